@@ -204,16 +204,13 @@ def test_evaluate_of_a_base_writes_event_files_of_its_own(demo, tmp_path):
     assert {event.step for name in told for event in accumulator.Tensors(name)} == {0}
 
 
-def test_evaluate_names_a_model_by_its_folder_wherever_it_is_started(tmp_path, monkeypatch):
+def test_evaluate_names_a_model_by_its_folder_and_wants_resamples(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     for image, name in (("shown", tmp_path.name), ("blind", "blind")):
         flags = evaluate.parse_arguments(
             ["--workdir=.", "--benchmark=vindr_cxr_vqa", f"--image={image}"]
         )
         assert model_name(flags) == name
-
-
-def test_evaluate_refuses_a_negative_number_of_resamples(capsys):
     with pytest.raises(SystemExit) as end:
         evaluate.main(["--workdir=x", "--benchmark=vindr_cxr_vqa", "--resamples=-1"])
     assert end.value.code == 2 and "must not be negative" in capsys.readouterr().err

@@ -117,7 +117,9 @@ def test_every_export_gives_the_same_two_lungs(tmp_path):
         assert (row["file"], row["width"], row["height"]) == (NAME, str(WIDTH), str(HEIGHT)), kind
 
 
-def test_from_an_export_to_records(tmp_path):
+def test_exports_become_records_or_one_line(tmp_path):
+    with pytest.raises(UserError, match=r"no \*\.json in it"):
+        unpacked(tmp_path, tmp_path / "none")
     out = tmp_path / "in"
     unpacked(write_json(tmp_path / "d1", darwin_1()), out)
     picture = PIL.Image.fromarray(np.full((HEIGHT, WIDTH), 90, np.uint8))
@@ -128,6 +130,11 @@ def test_from_an_export_to_records(tmp_path):
     boxes = {r.finding: r.boxes for r in records}
     assert boxes["right lung"] == [[10, 10, 35, 53]] and boxes["left lung"] == [[42, 10, 71, 51]]
     assert {(r.dataset, r.patient_id) for r in records} == {("lungs", "person7")}
+    folder = write_json(tmp_path / "empty", darwin_1(points=()))
+    with pytest.raises(UserError, match="no annotation of class 'Lung' is left"):
+        unpacked(folder, tmp_path / "none")
+    with pytest.raises(UserError, match=r"no category 'Heart'; expected one of Ignore, Lung"):
+        unpacked(write_json(tmp_path / "c", coco([])), tmp_path / "none", "--class_name=Heart")
 
 
 def broken(change):
@@ -161,13 +168,3 @@ def test_what_cannot_be_read_is_set_aside_and_said(tmp_path, capsys, case):
     reason = case.partition(" ")[0]
     assert f"1 masks, 0 annotations without lungs, 1 {reason}" in said
     assert "1.json" in said.splitlines()[0] and reason in said.splitlines()[0]
-
-
-def test_nothing_of_the_kind_is_one_line(tmp_path):
-    with pytest.raises(UserError, match=r"no \*\.json in it"):
-        unpacked(tmp_path, tmp_path / "out")
-    folder = write_json(tmp_path / "in", darwin_1(points=()))
-    with pytest.raises(UserError, match="no annotation of class 'Lung' is left"):
-        unpacked(folder, tmp_path / "out")
-    with pytest.raises(UserError, match=r"no category 'Heart'; expected one of Ignore, Lung"):
-        unpacked(write_json(tmp_path / "c", coco([])), tmp_path / "out", "--class_name=Heart")

@@ -17,7 +17,7 @@ HEIGHT, WIDTH = 1024, 2048
 ANSWER = "Right: <loc_200_100_400_300>; left: <loc_1000_100_2048_1024>, so two."
 
 
-def test_prose_stays_and_boxes_move():
+def test_prose_stays_boxes_move_and_the_command_counts_what_it_left_out(tmp_path, capsys):
     assert transcode(ANSWER, "vindr_px", "paligemma", HEIGHT, WIDTH) == (
         "Right: <loc0100><loc0100><loc0300><loc0200>; "
         "left: <loc0100><loc0500><loc1023><loc1023>, so two."
@@ -26,9 +26,23 @@ def test_prose_stays_and_boxes_move():
     assert "<loc0306><loc0100><loc0406><loc0200>" in transcode(
         ANSWER, "vindr_px", "paligemma", HEIGHT, WIDTH, geometry
     )
+    assert transcode(ANSWER, "vindr_px", "vindr_px", HEIGHT, WIDTH) == ANSWER
+    for text in ("", "No finding.", "I'm sorry, I cannot help."):
+        assert transcode(text, "vindr_px", "paligemma", HEIGHT, WIDTH) == text
+    path = tmp_path / "records.jsonl"
+    write_records(path, [_record(1, [[10, 10, 90, 90], [10, 10, 900, 90]], None)])
+    ceiling.main([f"--references={path}", "--size=100x200"])
+    out = capsys.readouterr().out
+    assert "| `maira2` |" in out
+    assert "1 boxes do not fit 100x200 and were left out" in out
 
 
-def test_there_and_back_is_within_a_bin():
+def test_nothing_is_left_behind_and_there_and_back_is_within_a_bin():
+    for text, reason in TABLES["left_behind"]:
+        with pytest.raises(UserError, match=f"vindr_px box of a 2048 x 1024 image: {reason}"):
+            transcode(text, "vindr_px", "paligemma", HEIGHT, WIDTH)
+    with pytest.raises(UserError, match="did you mean"):
+        transcode("", "vindr", "paligemma", HEIGHT, WIDTH)
     there = transcode(ANSWER, "vindr_px", "paligemma", HEIGHT, WIDTH)
     back = transcode(there, "paligemma", "vindr_px", HEIGHT, WIDTH)
     assert re.sub("<[^>]*>", "", back) == re.sub("<[^>]*>", "", ANSWER)
@@ -37,23 +51,6 @@ def test_there_and_back_is_within_a_bin():
     ]
     pixels = np.abs(boxes[0] - boxes[1]) * [WIDTH, HEIGHT, WIDTH, HEIGHT]
     assert pixels.max() <= 1 + 1e-3  # half a bin is one pixel along x
-
-
-def test_to_the_same_codec_or_without_boxes_nothing_changes():
-    assert transcode(ANSWER, "vindr_px", "vindr_px", HEIGHT, WIDTH) == ANSWER
-    for text in ("", "No finding.", "I'm sorry, I cannot help."):
-        assert transcode(text, "vindr_px", "paligemma", HEIGHT, WIDTH) == text
-
-
-def test_a_box_is_never_left_behind():
-    for text, reason in TABLES["left_behind"]:
-        with pytest.raises(UserError, match=f"vindr_px box of a 2048 x 1024 image: {reason}"):
-            transcode(text, "vindr_px", "paligemma", HEIGHT, WIDTH)
-
-
-def test_unknown_codec():
-    with pytest.raises(UserError, match="did you mean"):
-        transcode("", "vindr", "paligemma", HEIGHT, WIDTH)
 
 
 def _record(number, boxes, image_hw=(1000, 1000), image_id="i"):
@@ -84,12 +81,3 @@ def test_rounding_by_hand():
     assert table["vindr_px"]["all"].mean == pytest.approx(1, rel=1e-5)
     assert found["0.1 to 0.2"].mean is None
     assert "| none |" in ceiling.markdown(table)
-
-
-def test_the_command_says_what_it_left_out(tmp_path, capsys):
-    path = tmp_path / "records.jsonl"
-    write_records(path, [_record(1, [[10, 10, 90, 90], [10, 10, 900, 90]], None)])
-    ceiling.main([f"--references={path}", "--size=100x200"])
-    out = capsys.readouterr().out
-    assert "| `maira2` |" in out
-    assert "1 boxes do not fit 100x200 and were left out" in out

@@ -26,11 +26,17 @@ def test_labels_survive_whatever_is_in_them(names, strict):
     assert CODEC.separator.join(written) == text
 
 
-def test_other_codecs_leave_labels_out():
+def test_labels_are_read_leniently_and_whole_numbers_stay_thousandths():
     text = CODECS["vindr_px"].encode(BOX_A[None], HEIGHT, WIDTH, labels=["heart"])
     assert text == CODECS["vindr_px"].encode(BOX_A[None], HEIGHT, WIDTH)
     with pytest.raises(ValueError, match="zip"):
         CODEC.encode(BOX_A[None], HEIGHT, WIDTH, labels=["heart", "lung"])
+    (span,) = CODEC.find("{'label': 'heart', 'box_2d': [300, 100, 500, 400]}", HEIGHT, WIDTH)
+    assert span.label == "heart"
+    (span,) = CODEC.find('```json[{"box_2d":[300,100,500,400],"label":"\\ud800"}]```', 9, 9)
+    assert span.label == "?"
+    boxes = CODEC.decode('```json[{"box_2d":[0,0,1,1]}]```', 10, 10).boxes
+    np.testing.assert_allclose(boxes, [[0, 0, 0.001, 0.001]], atol=1e-9)
 
 
 def test_prose_with_lists_moves_into_other_codecs_and_back():
@@ -44,18 +50,6 @@ def test_prose_with_lists_moves_into_other_codecs_and_back():
     assert transcode(A, "medgemma_json", "medgemma_json", HEIGHT, WIDTH) == A
     labelled = '```json[{"box_2d":[300,100,500,400],"label":"heart"}]```'
     assert transcode(labelled, "medgemma_json", "medgemma_json", HEIGHT, WIDTH) == labelled
-
-
-def test_whole_numbers_stay_thousandths_however_small():
-    boxes = CODEC.decode('```json[{"box_2d":[0,0,1,1]}]```', 10, 10).boxes
-    np.testing.assert_allclose(boxes, [[0, 0, 0.001, 0.001]], atol=1e-9)
-
-
-def test_lenient_labels():
-    (span,) = CODEC.find("{'label': 'heart', 'box_2d': [300, 100, 500, 400]}", HEIGHT, WIDTH)
-    assert span.label == "heart"
-    (span,) = CODEC.find('```json[{"box_2d":[300,100,500,400],"label":"\\ud800"}]```', 9, 9)
-    assert span.label == "?"
 
 
 @given(st.data(), st.integers(1, 3000), st.integers(1, 3000))

@@ -69,7 +69,7 @@ def test_every_cell_is_the_figure_of_its_images_alone():
     assert strict["by_class/vqa/mcc/Pneumothorax"] == Estimate(None, None, None, 0)
 
 
-def test_small_cells_are_marked():
+def test_small_cells_are_marked_and_answers_without_a_probability_left_out():
     records = _records()
     scores = made.scores_of(records, _lines(records))
     text = VINDR_CXR_VQA.markdown(scores)
@@ -81,13 +81,11 @@ def test_small_cells_are_marked():
     lateral, frontal = (line for line in section.splitlines() if line.startswith(("| L", "| P")))
     assert lateral.count("*") == 2 * frontal.count("n = ")
     assert "*" not in frontal
-
-
-def test_attributes_that_nothing_has_give_no_table():
-    records = [r.model_copy(update={"view": None, "sex": None, "age": None}) for r in _records(6)]
-    text = VINDR_CXR_VQA.markdown(made.scores_of(records, _lines(records)))
-    assert "By sex" not in text
-    assert "By number of true boxes" in text
+    lines = [
+        line if i % 2 else {**line, "answer_logprob": None}
+        for i, line in enumerate(_lines(records))
+    ]
+    assert made.score_lines(records, lines)[0]["strict"]["calibration/ece"].n == 12
 
 
 def test_how_sure_answers_are_is_held_against_whether_they_are_right():
@@ -131,21 +129,20 @@ def test_how_sure_boxes_are_is_held_against_how_well_they_lie():
     assert "iou_by_score" in scores.curves["s"]
 
 
-def test_answers_without_a_probability_stay_out():
-    records = _records()
-    lines = [
-        line if i % 2 else {**line, "answer_logprob": None}
-        for i, line in enumerate(_lines(records))
-    ]
-    assert made.score_lines(records, lines)[0]["strict"]["calibration/ece"].n == 12
-
-
 BANDS = {0: "00-19", 19.9: "00-19", 20: "20-39", 79: "60-79", 80: "80 and more", 102: "80 and more"}
 
 
-def test_age_bands():
+def test_bands_of_age_and_rows_that_nothing_has():
     assert age_band(None) is None
     assert {age: age_band(age) for age in BANDS} == BANDS
+    figure = Figure(lambda sums: sums["a"], "a")
+    cells = break_down({"m": figure}, "class", ["x", None, "x"], keys=["x", "y"])
+    assert cells["by_class/m/x"] == replace(figure, within=("class", "x"))
+    assert cells["by_class/m/y"] == Estimate(None, None, None, 0)
+    records = [r.model_copy(update={"view": None, "sex": None, "age": None}) for r in _records(6)]
+    text = VINDR_CXR_VQA.markdown(made.scores_of(records, _lines(records)))
+    assert "By sex" not in text
+    assert "By number of true boxes" in text
 
 
 @given(st.integers(0, 40))
@@ -155,21 +152,11 @@ def test_boxes_bands_cover_every_number(boxes):
     assert int(first) <= boxes <= int(last or first)
 
 
-def test_images_and_questions_are_one_list_of_units():
+def test_units_are_one_list_and_names_stay_within_their_cells():
     joined = joined_columns({"boxes": np.array([1.0, 2])}, {"right": np.array([1.0, 0, 1])})
     columns = {name: column.tolist() for name, column in joined.items()}
     assert columns == {"boxes": [1, 2, 0, 0, 0], "right": [0, 0, 1, 0, 1]}
     assert len(joined) == 2
-
-
-def test_rows_that_are_asked_for_and_not_there_are_undefined():
-    figure = Figure(lambda sums: sums["a"], "a")
-    cells = break_down({"m": figure}, "class", ["x", None, "x"], keys=["x", "y"])
-    assert cells["by_class/m/x"] == replace(figure, within=("class", "x"))
-    assert cells["by_class/m/y"] == Estimate(None, None, None, 0)
-
-
-def test_a_name_that_ends_lines_or_cells_stays_within_its_cell():
     names = ["a\n| b |", "\u2028", "c|d", "e\r\nf", ""]
     table = grid([["name", "n"], *([name, "1"] for name in names)])
     cells = [row[0] for row in split_rows(table.splitlines())[1:]]

@@ -25,13 +25,10 @@ def test_every_case_comes_out_as_agreed(subtests):
     _check(subtests, CASES)
 
 
-def test_cases_are_enough_and_differ():
+def test_cases_differ_and_another_result_is_a_disagreement():
     assert len(CASES) == len(SUITE["cases"]) >= 120
     files = [(case.get("references"), written(case, SUITE["perfect"])) for case in SUITE["cases"]]
     assert len(set(files)) == len(files)
-
-
-def test_another_result_is_a_disagreement():
     # A harness that takes every file, and one whose figures are those of a perfect system.
     assert run_case(CASES["empty_file"], SUITE["perfect"], lambda *_: 0) != []
 
@@ -43,7 +40,16 @@ def test_another_result_is_a_disagreement():
     assert run_case(CASES["constant_yes"], SUITE["perfect"], perfect) != []
 
 
-def test_a_harness_that_writes_nothing_or_something_else_is_told():
+def test_harnesses_are_commands_that_write_what_is_expected():
+    """pycocotools by its adapter; it takes a box of NaN for a hit, which was not agreed."""
+    pytest.importorskip("pycocotools")
+    harness = command(f"{sys.executable} {HERE / 'coco.py'} {{references}} {{predictions}} {{out}}")
+    found = {
+        name: run_case(CASES[name], SUITE["perfect"], harness, ["detection/f1@0.3"])
+        for name in ("out_of_frame", "copy_within_an_answer", "no_boxes_no_codec", "nan_coordinate")
+    }
+    assert [name for name, lines in found.items() if lines] == ["nan_coordinate"]
+
     def none(benchmark, references, predictions, out, codec):
         return 0
 
@@ -55,14 +61,3 @@ def test_a_harness_that_writes_nothing_or_something_else_is_told():
     for harness in (none, other):
         (told,) = run_case(CASES["perfect"], SUITE["perfect"], harness)
         assert "missing or laid out otherwise" in told
-
-
-def test_a_command_is_a_harness():
-    """pycocotools by its adapter; it takes a box of NaN for a hit, which was not agreed."""
-    pytest.importorskip("pycocotools")
-    harness = command(f"{sys.executable} {HERE / 'coco.py'} {{references}} {{predictions}} {{out}}")
-    found = {
-        name: run_case(CASES[name], SUITE["perfect"], harness, ["detection/f1@0.3"])
-        for name in ("out_of_frame", "copy_within_an_answer", "no_boxes_no_codec", "nan_coordinate")
-    }
-    assert [name for name, lines in found.items() if lines] == ["nan_coordinate"]

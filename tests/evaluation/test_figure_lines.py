@@ -33,7 +33,7 @@ def test_values(value, paper, strict, n):
     assert made["strict"]["x"].n == n and bool(made["paper"]) == (paper is not None)
 
 
-def test_names_in_braces_attributes_and_directions():
+def test_lines_have_names_attributes_directions_and_a_denominator():
     lines = [
         FigureLine("f@{1,2}", "a / b over c", "lower", by="view"),
         FigureLine("g/{part}", "{part}/hit / {part}/all where view=lateral", "none"),
@@ -48,8 +48,5 @@ def test_names_in_braces_attributes_and_directions():
     ].values()
     assert (figure.n, figure.within) == ("x + y over z/all", ("view", "lateral"))
     assert [direction_of(lines, m) for m in ("f@1", "by_view/f@2/PA", "g/w", "h")] == [-1, -1, 0, 1]
-
-
-def test_a_value_without_a_denominator_is_refused():
     with pytest.raises(ValueError, match="expected NUMERATOR / DENOMINATOR"):
         make_figures([FigureLine("x", "a")])

@@ -92,10 +92,19 @@ def test_the_floors_alone_need_no_predictions(tmp_path):
         _score(tmp_path, _phantoms(8), {}, floors="never")
 
 
-def test_without_floors_there_are_none(tmp_path):
+def test_without_floors_there_are_none_and_boxes_do_not_make_themselves_typical(tmp_path):
     say = {"s": lambda record: {"text": "Yes.", "boxes": []}}
     _, floors, tables = _score(tmp_path, _phantoms(12), say, floors="never")
     assert floors is None and "floor:" not in tables and "Warning" not in tables
+    # Five that are alike on one image count less than three alike on three
+    floors = Baselines()
+    alone = [[10.0, 10.0, 40.0, 40.0 + n] for n in range(5)]
+    floors.add(_record("i0", 0, "Where", "ILD", alone))
+    for n in range(1, 4):
+        floors.add(_record(f"i{n}", 0, "Where", "ILD", [[60.0, 60.0, 90.0, 90.0 + n]]))
+    floors.add(_record("i9", 0, "Where", "ILD"))
+    lines = dict(floors.systems(lambda name: "ILD", 0, ()))
+    assert lines["prior box"][-1].boxes[0, 0] == 0.6
 
 
 def test_a_blind_system_is_a_floor_of_the_others(tmp_path):
@@ -111,7 +120,7 @@ def test_a_blind_system_is_a_floor_of_the_others(tmp_path):
     assert is_blind("tuned.shuffled") and is_blind("noise") and not is_blind("blinded")
 
 
-def test_a_prior_box_is_of_another_image():
+def test_a_prior_box_is_of_another_image_and_the_majority_of_the_same_type():
     """The only box of a class would be a perfect answer to its own question."""
     box = [10.0, 10.0, 50.0, 50.0]
     floors = Baselines()
@@ -122,6 +131,14 @@ def test_a_prior_box_is_of_another_image():
     lines = dict(floors.systems(lambda name: "ILD", 0, ()))
     assert lines["prior box"][0].boxes.tolist() == [[0.2, 0.1, 0.6, 0.5]]
     assert lines["prior box"][1].boxes.tolist() == [[0.1, 0.1, 0.5, 0.5]]
+    floors = Baselines()
+    answers = [("Where", True)] * 3 + [("Is_there", False)] * 2 + [("Is_there", True)]
+    for n, (kind, there) in enumerate(answers):
+        answer = {"text": "Yes." if there else "No."}
+        boxes = [[10.0, 10.0, 40.0, 40.0]] if there else []
+        floors.add(_record(f"i{n}", 0, kind, "ILD", boxes, answer=answer))
+    lines = dict(floors.systems(lambda name: "ILD", 0, ()))["majority"]
+    assert [one.text for one in lines] == ["Yes."] * 3 + ["No."] * 3
 
 
 def _named(lines, *floors):
@@ -169,26 +186,3 @@ def test_many_questions_have_floors_only_where_they_are_asked_for(tmp_path, monk
     assert floors is None and "--floors=always" in tables
     _, floors, _ = _score(tmp_path, _phantoms(12), say, floors="always")
     assert "constant yes" in floors["figures"]
-
-
-def test_boxes_of_one_image_do_not_make_themselves_typical():
-    """Five that are alike on one image count less than three alike on three."""
-    floors = Baselines()
-    alone = [[10.0, 10.0, 40.0, 40.0 + n] for n in range(5)]
-    floors.add(_record("i0", 0, "Where", "ILD", alone))
-    for n in range(1, 4):
-        floors.add(_record(f"i{n}", 0, "Where", "ILD", [[60.0, 60.0, 90.0, 90.0 + n]]))
-    floors.add(_record("i9", 0, "Where", "ILD"))
-    lines = dict(floors.systems(lambda name: "ILD", 0, ()))
-    assert lines["prior box"][-1].boxes[0, 0] == 0.6
-
-
-def test_the_majority_is_that_of_questions_of_the_same_type():
-    floors = Baselines()
-    answers = [("Where", True)] * 3 + [("Is_there", False)] * 2 + [("Is_there", True)]
-    for n, (kind, there) in enumerate(answers):
-        answer = {"text": "Yes." if there else "No."}
-        boxes = [[10.0, 10.0, 40.0, 40.0]] if there else []
-        floors.add(_record(f"i{n}", 0, kind, "ILD", boxes, answer=answer))
-    lines = dict(floors.systems(lambda name: "ILD", 0, ()))["majority"]
-    assert [one.text for one in lines] == ["Yes."] * 3 + ["No."] * 3

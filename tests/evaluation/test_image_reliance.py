@@ -46,27 +46,18 @@ def test_answers_that_change_are_counted_by_what_was_said_before(tmp_path):
     assert "## Image reliance" in tables and "Other decisions, of those that were no" in tables
 
 
-def test_who_does_not_look_changes_nothing(tmp_path):
+def test_who_does_not_look_changes_nothing_under_any_name(tmp_path):
     rows, _ = _score(tmp_path, own=["Yes."] * 20, own_shuffled=["Yes."] * 20)
     shares = {m: row["value"] for (_, m), row in rows.items() if m.startswith("changed/")}
     assert shares == {"changed/words": 0, "changed/decision": 0, "changed/decision_yes": 0}
     assert rows["own_shuffled", "strict/vqa/balanced_accuracy"]["value"] == 0.0
-
-
-def test_nothing_is_told_without_a_system_on_changed_pictures(tmp_path):
     rows, tables = _score(tmp_path, own=["Yes."] * 20, others_blind=["No."] * 20)
     assert not rows and "Image reliance" not in tables
+    assert own_system("blind", ["tuned", "blind", "noise"]) == "tuned"
+    assert len({code(said) for said in ("yes", "no", "undecided", "", "\ud800")}) == 5
+    assert 0 not in {code(said) for said in ("yes", "no", "")}
 
 
 @pytest.mark.parametrize(("name", "own"), CASES["own_systems"])
 def test_a_system_on_changed_pictures_belongs_to_the_one_it_is_called_after(name, own):
     assert own_system(name, ["base", "tuned", name]) == own
-
-
-def test_a_bare_name_belongs_to_the_only_system_that_looked():
-    assert own_system("blind", ["tuned", "blind", "noise"]) == "tuned"
-
-
-def test_decisions_have_numbers_of_their_own():
-    assert len({code(said) for said in ("yes", "no", "undecided", "", "\ud800")}) == 5
-    assert 0 not in {code(said) for said in ("yes", "no", "")}

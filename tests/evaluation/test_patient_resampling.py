@@ -188,7 +188,7 @@ def test_intervals_are_of_resampled_patients(benchmark, method):
 
 
 @pytest.mark.parametrize("benchmark", CASES)
-def test_images_without_patients_are_resampled_one_by_one(benchmark):
+def test_headlines_are_measured_image_by_image_without_patients(benchmark):
     study = _study(benchmark, range(PATIENTS))
     loose = [(r.model_copy(update={"patient_id": None}), p) for r, p in study]
     of_patients, of_images = (_figures(benchmark, some, RESAMPLES) for some in (study, loose))
@@ -196,11 +196,7 @@ def test_images_without_patients_are_resampled_one_by_one(benchmark):
         one, other = of_patients["strict", name], of_images["strict", name]
         assert one.value == pytest.approx(other.value) and one.ci_low < one.ci_high, name
         assert (one.ci_low, one.ci_high) != (other.ci_low, other.ci_high), name
-
-
-@pytest.mark.parametrize("benchmark", CASES)
-def test_headlines_and_what_is_logged_are_measured(benchmark):
-    """A misspelt name of tables.toml would leave its figure out of the page in silence."""
+    # A misspelt name of tables.toml would leave its figure out of the page in silence
     found = _figures(benchmark, _study(benchmark, range(PATIENTS)), 0)
     layout = load_benchmark(benchmark).layout
     logged = {(protocol, name) for protocol, names in layout.logged.items() for name in names}

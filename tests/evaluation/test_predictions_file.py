@@ -34,7 +34,7 @@ def _read(codec=None, height=100, width=200, **fields):
     return predictions.read_boxes(_parsed(**fields), codec, height, width, "p")
 
 
-def test_what_other_models_print_is_read(subtests):
+def test_forms_of_other_models_are_read_without_their_thinking(subtests):
     """Boxes of the answer, and none of the thinking before it."""
     table = tomllib.loads(Path(__file__).with_name("answer_forms.toml").read_text())
     for codec, text, names in table["forms"]:
@@ -42,6 +42,11 @@ def test_what_other_models_print_is_read(subtests):
             found = _read(codec, 1000, 1000, text=text).boxes
             expected = np.reshape([table[name] for name in names], (-1, 4))
             np.testing.assert_allclose(found, expected, atol=6e-3)
+    for text, answer in made.cases_of(__file__)["bare_thought"]:
+        with subtests.test(text=text):
+            (line,) = made.predictions_of([{"question_id": "q", "text": text}])
+            assert line.text == answer
+            assert line.problems == ((("bare_thought", "text"),) if answer != text else ())
 
 
 def test_reads_a_line_and_ignores_what_it_does_not_need(tmp_path):
@@ -70,26 +75,20 @@ def test_refuses_what_is_no_prediction_with_its_line(tmp_path, line, says):
     assert len(str(caught.value)) < 400
 
 
-def test_a_line_of_100_megabytes_is_refused_without_holding_it(tmp_path):
+def test_a_long_line_a_repeated_id_and_an_empty_file_are_refused(tmp_path):
+    path = _file(tmp_path, json.dumps(GOOD), "", json.dumps(GOOD))
+    with pytest.raises(UserError, match=r"p\.jsonl:3: question_id 'q1' was predicted on line 1"):
+        read_predictions(path)
+    with pytest.raises(UserError, match=r"none\.jsonl: cannot read predictions"):
+        read_predictions(tmp_path / "none.jsonl")
+    with pytest.raises(UserError, match="holds no predictions"):
+        read_predictions(_file(tmp_path, "", ""))
     path = tmp_path / "huge.jsonl"
     with open(path, "wb") as out:
         out.write(b'{"question_id": "q1", "text": "')
         out.truncate(100_000_000)
     with pytest.raises(UserError, match=r"huge\.jsonl:1: a line of more than"):
         read_predictions(path)
-
-
-def test_refuses_a_repeated_id(tmp_path):
-    path = _file(tmp_path, json.dumps(GOOD), "", json.dumps(GOOD))
-    with pytest.raises(UserError, match=r"p\.jsonl:3: question_id 'q1' was predicted on line 1"):
-        read_predictions(path)
-
-
-def test_refuses_a_file_that_is_not_there_or_empty(tmp_path):
-    with pytest.raises(UserError, match=r"none\.jsonl: cannot read predictions"):
-        read_predictions(tmp_path / "none.jsonl")
-    with pytest.raises(UserError, match="holds no predictions"):
-        read_predictions(_file(tmp_path, "", ""))
 
 
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e300", "1" + "0" * 307])
@@ -101,7 +100,7 @@ def test_a_box_that_is_no_place_stays_a_prediction_and_overlaps_nothing(tmp_path
     np.testing.assert_array_equal(read.boxes, [[0, 0, 0, 0], [0, 0, 1, 1]])
 
 
-def test_other_doubtful_boxes_are_counted():
+def test_boxes_that_are_doubtful_or_mended_are_counted():
     swapped = _read(boxes=[[0.3, 0.2, 0.1, 0.4]])
     assert swapped.problems == ("swapped_box",)
     np.testing.assert_array_equal(swapped.boxes, [[0.1, 0.2, 0.3, 0.4]])
@@ -111,19 +110,13 @@ def test_other_doubtful_boxes_are_counted():
     np.testing.assert_array_equal(pixels.boxes, [[691, 1375, 1653, 1831]])
     assert _read(boxes=[[0, 0, 1.00001, 1]]).problems == ()
     assert _read(boxes=[]).problems == ()
-
-
-def test_thinking_without_its_tokens_is_no_answer(subtests):
-    for text, answer in made.cases_of(__file__)["bare_thought"]:
-        with subtests.test(text=text):
-            (line,) = made.predictions_of([{"question_id": "q", "text": text}])
-            assert line.text == answer
-            assert line.problems == ((("bare_thought", "text"),) if answer != text else ())
-
-
-def test_what_a_line_tells_of_its_question_is_no_misspelt_key():
-    line = _parsed(question="Is there ILD?", text="No.", box_score=[])
-    assert line.problems == (("misspelt_key", "box_score"),)
+    read = _read("vindr_px", text="<loc_1_2_30_40>, <loc_1, 2, 30, 40> or <LOC_1_2_30_40>")
+    assert (len(read.boxes), read.parse, read.problems) == (3, "ok", ("repaired_box",) * 2)
+    fields = {"text": "", "boxes": [[0.5, 0.1, 0.2, 0.3]]}
+    read = _read(**fields, repaired_boxes=1)
+    assert sorted(read.problems) == ["repaired_box", "swapped_box"]
+    with pytest.raises(UserError, match="repaired_boxes is -1: expected a count"):
+        _parsed(**fields, repaired_boxes=-1)
 
 
 @pytest.mark.parametrize("name", sorted(CODECS))
@@ -152,24 +145,15 @@ def test_a_codec_says_what_it_could_not_read(text, category):
     assert (read.parse, len(read.boxes)) == (category, 0)
 
 
-def test_boxes_that_only_lenient_reading_gives_are_counted():
-    read = _read("vindr_px", text="<loc_1_2_30_40>, <loc_1, 2, 30, 40> or <LOC_1_2_30_40>")
-    assert (len(read.boxes), read.parse, read.problems) == (3, "ok", ("repaired_box",) * 2)
-
-
-def test_boxes_that_predict_has_mended_or_left_swapped_are_counted():
-    fields = {"text": "", "boxes": [[0.5, 0.1, 0.2, 0.3]]}
-    read = _read(**fields, repaired_boxes=1)
-    assert sorted(read.problems) == ["repaired_box", "swapped_box"]
-    with pytest.raises(UserError, match="repaired_boxes is -1: expected a count"):
-        _parsed(**fields, repaired_boxes=-1)
-
-
-def test_text_alone_without_a_codec_is_refused():
+def test_text_without_a_codec_is_refused_and_questions_are_no_misspelt_keys():
     with pytest.raises(UserError, match="p: question q1 has no boxes: give --codec=NAME"):
         _read(text="x")
     with pytest.raises(UserError, match="has no boxes \\(is 'boxs' a key misspelt"):
         _read(text="x", boxs=[])
+    line = _parsed(question="Is there ILD?", text="No.", box_score=[])
+    assert line.problems == (("misspelt_key", "box_score"),)
+    text = '```json[{"box_2d": [1, 2, 30, 40], "label": "ILD"}, {"box_2d": [1, 2, 30, 40]}]```'
+    assert _read("medgemma_json", 100, 100, text=text).named == ("ILD", None)
 
 
 @pytest.mark.parametrize(
@@ -206,11 +190,6 @@ def test_values_of_boxes_in_the_text_are_held_against_them(text, fields, labels,
     np.testing.assert_array_equal(read.scores, np.array(scores, float))
     counted = [name for name in read.problems if name in ("unmatched_values", "unusable_score")]
     assert len(counted) == (problems or 0)
-
-
-def test_what_a_notation_calls_a_box_is_kept():
-    text = '```json[{"box_2d": [1, 2, 30, 40], "label": "ILD"}, {"box_2d": [1, 2, 30, 40]}]```'
-    assert _read("medgemma_json", 100, 100, text=text).named == ("ILD", None)
 
 
 def test_keys_that_look_like_others_and_repeated_ones_are_noted(tmp_path):

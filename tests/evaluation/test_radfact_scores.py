@@ -113,9 +113,19 @@ def test_who_says_nothing_or_shows_nothing_gains_nothing_under_strict():
     assert values(found["paper"])["logical_f1"] is None
 
 
-def test_saying_a_right_thing_again_gains_nothing():
+def test_repeats_gain_nothing_and_denials_have_no_boxes():
     again = EXAMPLE._replace(predicted=[*EXAMPLE.predicted, *[EXAMPLE.predicted[0]] * 9])
     assert values(scored([again])[0]["strict"]) == values(scored([EXAMPLE])[0]["strict"])
+    pair = TextPair(
+        "q",
+        said(("No pleural effusion.", CAT), ("Cardiomegaly.", CAT)),
+        said(("Cardiomegaly.", CAT)),
+    )
+    found, _, _ = scored([pair], SurrogateJudge())
+    named = {
+        name.removeprefix("surrogate/radfact/"): f.value for name, f in found["strict"].items()
+    }
+    assert named["logical_precision"] == 0.5 and named["spatial_precision"] == 1.0
 
 
 def test_what_the_judge_fails_at():
@@ -132,19 +142,6 @@ def test_what_the_judge_fails_at():
     found, failures, _ = scored([EXAMPLE], WordJudge(fails_at=["The cat"]))
     assert failures == ["truncated"]
     assert values(found["paper"])["logical_precision"] == 0.5
-
-
-def test_denials_have_no_boxes():
-    pair = TextPair(
-        "q",
-        said(("No pleural effusion.", CAT), ("Cardiomegaly.", CAT)),
-        said(("Cardiomegaly.", CAT)),
-    )
-    found, _, _ = scored([pair], SurrogateJudge())
-    named = {
-        name.removeprefix("surrogate/radfact/"): f.value for name, f in found["strict"].items()
-    }
-    assert named["logical_precision"] == 0.5 and named["spatial_precision"] == 1.0
 
 
 def test_questions_are_the_last_units():

@@ -7,6 +7,7 @@ from cxrjax.evaluation.matched_boxes import ScoredAnswers
 from cxrjax.evaluation.ranked_boxes import constant_within_answers
 from cxrjax.paper import load_benchmark
 from tests.evaluation import made
+from tests.papers.cases import cases
 
 HERE, THERE = [0.1, 0.1, 0.5, 0.5], [0.6, 0.6, 0.9, 0.9]
 
@@ -21,7 +22,7 @@ def _scored(*questions):
     return {name: e.value for name, e in found.items()}
 
 
-def test_ap_and_froc_by_hand():
+def test_ap_and_froc_by_hand_and_answers_of_one_score():
     # The surest box is right, the next wrong, the third right: precision 1 up to half the recall.
     found = _scored(([HERE, THERE], [0.9, 0.5], [HERE]), ([THERE], [0.2], [THERE]))
     assert found["ap/voc@0.4"] == pytest.approx(0.5 + 0.5 * 2 / 3)
@@ -29,34 +30,19 @@ def test_ap_and_froc_by_hand():
     assert found["froc/sensitivity@0.25"] == 0.5
     assert found["ap/constant_within_answers"] == 0
     assert not any(name.startswith("by_class") for name in found)
-
-
-def test_boxes_of_another_question_are_no_hits():
+    # Boxes of another question are no hits; no boxes find nothing.
     found = _scored(([THERE], [0.9], [HERE]), ([HERE], [0.9], [THERE]))
     assert found["ap/coco"] == found["froc/mean_sensitivity"] == 0
-
-
-def test_a_system_without_boxes_has_a_recall_of_nothing():
     found = _scored(([], [], [HERE]))
     assert found["ap/coco"] == 0
     assert found["ap/constant_scores"] is None and found["ap/constant_within_answers"] is None
-
-
-def test_answers_that_give_all_their_boxes_one_score():
     nan = np.nan
     answers = [np.array(scores) for scores in ([0.5, 0.5], [nan, nan], [0.5, 0.6], [0.5], [])]
     assert constant_within_answers(answers, 5).value == pytest.approx(2 / 3)
     assert constant_within_answers(answers[3:], 2).value is None
 
 
-@pytest.mark.parametrize(
-    ("benchmark", "fields"),
-    [
-        ("ms_cxr", {"gt_finding": "Pneumonia"}),
-        ("gemex", {"kind": "open_ended", "reason": "It is seen."}),
-        ("cxr_qba", {"study_id": "s1"}),
-    ],
-)
+@cases("benchmark, fields")
 def test_every_benchmark_with_boxes_ranks_them(benchmark, fields):
     known = load_benchmark(benchmark)
     answer = {"answer_id": "a", "level": 0}

@@ -31,20 +31,25 @@ def test_errors_weigh_as_much_as_their_findings(said, errors):
     assert _errors(said, REFERENCE) == pytest.approx(errors)
 
 
-def test_general_names_are_borne_out_and_say_less():
+def test_general_names_and_what_else_is_there_are_weighed():
     """Who says opacity of a consolidation is not wrong, and has not said consolidation."""
     assert _errors("Lung opacity.", "Consolidation.") == {"missed": 0.5}
     assert _errors("Consolidation.", "Lung opacity.") == {"false": 0.5}
     assert not _errors("Lung opacity. Consolidation.", "Consolidation.")
     both = [Assertion(name, "present") for name in ("lung opacity", "consolidation")]
     assert weighted_errors(both, [])["false"] == 0.5
-
-
-def test_what_else_is_known_to_be_there_is_no_false_finding():
+    # What else is known to be there is no false finding.
     said = said_now("Right pneumothorax. Pneumonia.")
     assert count_said(said, (), ["pneumothorax"])["weighted/false"] == 0.5
     assert count_said(said, ())["weighted/false"] == 1.5
     assert count_said((), (), ["pneumothorax"])["weighted/missed"] == 0
+    from cxrjax.files import read_packaged
+
+    table = read_packaged("cxrjax.radiology_text", "reference/clinical_weights.toml")
+    listed = [name for names in table["levels"].values() for name in names]
+    assert sorted(listed) == sorted(load_definitions().findings)
+    assert clinical_weight("pneumothorax") > clinical_weight("cardiomegaly") > 0
+    assert clinical_weight("tortuous aorta") == 0 < clinical_weight("what nobody knows")
 
 
 @pytest.mark.parametrize(("said", "true", "counts", "language"), CASES["comparisons"])
@@ -64,13 +69,3 @@ def test_changes_are_right_where_finding_side_and_word_agree():
     counts = {name.removeprefix("changes/"): n for name, n in found if "changes/" in name and n}
     right = {"all/right": 1, "named/right": 1, "unchanged/right": 1}
     assert counts == {"all": 3, "named": 2, "new": 1, "unchanged": 1, "worse": 1} | right
-
-
-def test_every_finding_has_a_weight_of_its_own():
-    from cxrjax.files import read_packaged
-
-    table = read_packaged("cxrjax.radiology_text", "reference/clinical_weights.toml")
-    listed = [name for names in table["levels"].values() for name in names]
-    assert sorted(listed) == sorted(load_definitions().findings)
-    assert clinical_weight("pneumothorax") > clinical_weight("cardiomegaly") > 0
-    assert clinical_weight("tortuous aorta") == 0 < clinical_weight("what nobody knows")

@@ -21,7 +21,7 @@ def _figures(**values):
     }
 
 
-def test_runs_of_one_system_are_summed_up():
+def test_runs_of_one_system_are_summed_up_undefined_ones_too():
     values = [0.5, 0.75, 0.25]
     figures = _figures(m_seed0=values[0], m_seed1=values[1], m_seed12=values[2], base=0.9)
     spread = seed_spread(figures | _figures(one_seed0=0.1))
@@ -30,16 +30,10 @@ def test_runs_of_one_system_are_summed_up():
     assert found["mean"] == pytest.approx(statistics.mean(values))
     assert found["sd"] == pytest.approx(statistics.stdev(values))
     assert (found["low"], found["high"], found["runs"]) == (0.25, 0.75, 3)
-
-
-def test_undefined_figures_stay_undefined():
     figures = _figures(m_seed0=0.5, m_seed1=None, m_seed2=float("nan"))
     found = seed_spread(figures)["m"]["strict"]
     assert found["vqa/f1"] == {"mean": None, "sd": None, "low": None, "high": None, "runs": 1}
     assert found["by/type/x"]["runs"] == 0
-
-
-def test_the_table_has_what_is_of_all_questions():
     table = spread_markdown(seed_spread(_figures(m_seed0=0.5, m_seed1=0.7, m_seed2=0.9)))
     assert "| strict | vqa/f1 | 0.7000 | 0.2000 | 0.5000 | 0.9000 | 3 |  |" in table
     assert "by/type" not in table

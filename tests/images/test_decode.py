@@ -33,21 +33,20 @@ def write(tmp_path, data, name="image.bin"):
     return path
 
 
-def test_grey_png_is_read_exactly(tmp_path, gradient):
+def test_png_is_read_exactly_whatever_its_colours_and_target(tmp_path, gradient):
     path = write(tmp_path, encoded(Image.fromarray(gradient), "PNG"), "wrong_suffix.jpg")
     image = decode.read_image(path)
     assert image.dtype == np.uint8 and image.shape == (40, 60, 3)
     assert (image == gradient[..., None]).all()
     assert image.flags.writeable and image.flags.c_contiguous
     assert decode.image_size(path) == (40, 60)
-
-
-def test_colour_and_bilevel_png_are_read_exactly(tmp_path, gradient):
     colour = np.stack([gradient, gradient[::-1], gradient[:, ::-1]], axis=-1)
     path = write(tmp_path, encoded(Image.fromarray(colour), "PNG"))
     assert (decode.read_image(path) == colour).all()
     path = write(tmp_path, encoded(Image.fromarray(gradient > 100), "PNG"))
     assert (decode.read_image(path)[..., 0] == np.where(gradient > 100, 255, 0)).all()
+    path = write(tmp_path, encoded(Image.fromarray(gradient), "PNG"))
+    assert (decode.read_image(path, (2, 2)) == decode.read_image(path)).all()
 
 
 @pytest.mark.parametrize("mode", ["L", "RGB"])
@@ -59,7 +58,7 @@ def test_jpeg(tmp_path, gradient, mode, progressive):
     assert decode.image_size(path) == (40, 60)
 
 
-def test_cmyk_jpeg(tmp_path):
+def test_cmyk_jpeg_and_palette_png(tmp_path):
     # Ink, not light: no ink is white, all of the black ink is black, and a red of full magenta
     # and yellow is red.
     inks = np.zeros((24, 72, 4), np.uint8)
@@ -69,9 +68,6 @@ def test_cmyk_jpeg(tmp_path):
     image = decode.read_image(write(tmp_path, encoded(picture, "JPEG", quality=95)))
     for column, expected in ((12, (255, 255, 255)), (36, (0, 0, 0)), (60, (255, 0, 0))):
         assert np.abs(image[12, column].astype(int) - expected).max() <= 6
-
-
-def test_palette_png(tmp_path):
     indices = np.array([[0, 1], [2, 1]], np.uint8)
     picture = Image.fromarray(indices, "P")
     picture.putpalette([10, 20, 30, 200, 100, 0, 255, 255, 255])
@@ -104,20 +100,17 @@ def test_16_bit_png_uses_the_range_that_is_there(tmp_path, bits):
     assert decode.audit_header(path) == ["16-bit grey: exposed by percentiles"]
 
 
-def test_16_bit_png_is_not_ruled_by_one_pixel(tmp_path):
-    chest = np.random.default_rng(0).integers(500, 1500, (200, 200)).astype(np.uint16)
-    chest[0, 0], chest[0, 1] = 65535, 0
-    image = decode.read_image(write(tmp_path, encoded(Image.fromarray(chest), "PNG")))
-    assert image.std() > 60
-
-
-def test_16_bit_png_of_two_levels_and_of_one(tmp_path):
+def test_16_bit_png_of_one_level_two_and_many_with_outliers(tmp_path):
     speck = np.full((100, 100), 7, np.uint16)
     flat = decode.read_image(write(tmp_path, encoded(Image.fromarray(speck), "PNG")))
     assert (flat == 0).all()
     speck[50, 50] = 9
     image = decode.read_image(write(tmp_path, encoded(Image.fromarray(speck), "PNG")))
     assert image[50, 50, 0] == 255 and image.sum() == 3 * 255
+    chest = np.random.default_rng(0).integers(500, 1500, (200, 200)).astype(np.uint16)
+    chest[0, 0], chest[0, 1] = 65535, 0
+    image = decode.read_image(write(tmp_path, encoded(Image.fromarray(chest), "PNG")))
+    assert image.std() > 60
 
 
 @pytest.mark.parametrize(("colour_type", "channels"), [(2, 3), (6, 4)])
@@ -200,10 +193,16 @@ def test_what_is_no_image(tmp_path, data, said):
         assert said in refusal(path, reader)
 
 
-def test_folders_and_other_image_formats_say_what_to_do(tmp_path, gradient):
+def test_folders_other_formats_and_the_switch_that_hides_truncation(
+    tmp_path, gradient, monkeypatch
+):
     assert "cannot be read" in refusal(tmp_path)
     path = write(tmp_path, encoded(Image.fromarray(gradient), "TIFF"))
     assert "convert it to PNG" in refusal(path)
+    whole = encoded(Image.fromarray(gradient), "JPEG")
+    path = write(tmp_path, whole[: len(whole) // 2])
+    monkeypatch.setattr(ImageFile, "LOAD_TRUNCATED_IMAGES", True)
+    assert "LOAD_TRUNCATED_IMAGES" in refusal(path)
 
 
 @pytest.fixture
@@ -220,7 +219,7 @@ def test_truncated_file(tmp_path, noise, share, kind):
     assert "damaged or truncated" in message
 
 
-def test_truncated_jpeg_with_an_end_marker_is_not_taken_for_whole(tmp_path, noise):
+def test_truncated_jpeg_and_damaged_png_are_refused(tmp_path, noise, gradient):
     for mode in ("L", "RGB"):
         whole = encoded(Image.fromarray(noise).convert(mode), "JPEG")
         assert "truncated" in refusal(write(tmp_path, whole[:-1]))
@@ -228,19 +227,13 @@ def test_truncated_jpeg_with_an_end_marker_is_not_taken_for_whole(tmp_path, nois
         # Pillow by itself passes it, the lower part grey; that is what this guards against.
         assert np.asarray(Image.open(path).convert("L"))[-8:].std() == 0
         assert "mid-grey" in refusal(path)
-
-
-def test_switch_that_hides_truncation_is_refused(tmp_path, monkeypatch, gradient):
-    whole = encoded(Image.fromarray(gradient), "JPEG")
-    path = write(tmp_path, whole[: len(whole) // 2])
-    monkeypatch.setattr(ImageFile, "LOAD_TRUNCATED_IMAGES", True)
-    assert "LOAD_TRUNCATED_IMAGES" in refusal(path)
-
-
-def test_damaged_png_data(tmp_path, noise):
     data = bytearray(encoded(Image.fromarray(noise), "PNG"))
     data[len(data) // 2] ^= 0xFF
     assert "damaged" in refusal(write(tmp_path, bytes(data)))
+    refusal(write(tmp_path, png_bytes(0, 5, 8, 0)), decode.image_size)
+    frames = [Image.fromarray(gradient), Image.fromarray(gradient[::-1])]
+    path = write(tmp_path, encoded(frames[0], "PNG", save_all=True, append_images=frames[1:]))
+    assert "animated" in refusal(path)
 
 
 @pytest.mark.parametrize("side", [8193, 12_000, 100_000])
@@ -255,16 +248,6 @@ def test_decompression_bomb_is_refused_by_its_header(tmp_path, side):
 def test_decompression_bomb_adds_no_second_line_to_the_error(tmp_path, capfd):
     refusal(write(tmp_path, png_bytes(12_000, 12_000, 8, 0)))
     assert capfd.readouterr() == ("", "")
-
-
-def test_size_zero(tmp_path):
-    refusal(write(tmp_path, png_bytes(0, 5, 8, 0)), decode.image_size)
-
-
-def test_animated_png(tmp_path, gradient):
-    frames = [Image.fromarray(gradient), Image.fromarray(gradient[::-1])]
-    path = write(tmp_path, encoded(frames[0], "PNG", save_all=True, append_images=frames[1:]))
-    assert "animated" in refusal(path)
 
 
 # --- the target hint
@@ -342,12 +325,16 @@ def test_a_reduced_jpeg_has_its_content_at_the_same_fractions(tmp_path, factor):
     assert np.abs(image.astype(int) - expected).max() <= 3
 
 
-def test_target_is_as_displayed(tmp_path):
+def test_targets_are_as_displayed_and_stored_files_read_once(tmp_path, gradient):
     path = rectangle_jpeg(tmp_path, 1024, 512, (0, 0, 512, 64), orientation=6)
     assert decode.image_size(path) == (512, 1024)
     image = decode.read_image(path, (100, 250))
     assert image.shape[:2] == (256, 512)
     assert image[:, -20:].mean() > 250 and image[:, :-40].mean() < 5
+    stored = Stored(encoded(Image.fromarray(gradient), "PNG"))
+    assert decode.read_image(stored).shape == (40, 60, 3)
+    assert stored.opened == 1
+    assert "cannot be read: Input/output error" in refusal(Stored(None))
 
 
 def by_rgb(path):
@@ -386,7 +373,7 @@ def test_any_colour_in_a_jpeg_makes_it_three_channels(tmp_path, pixels, is_grey)
     np.testing.assert_array_equal(decode.read_image(path), by_rgb(path))
 
 
-def test_a_jpeg_that_is_stored_as_rgb_is_read_as_such(tmp_path, gradient):
+def test_colours_of_jpeg_are_as_stored_and_equal_channels_grey(tmp_path, gradient):
     """Neutral numbers in its channels are colours, not the lack of them."""
     picture = Image.merge(
         "RGB", [Image.fromarray(gradient)] + [Image.new("L", gradient.shape[::-1], 128)] * 2
@@ -395,11 +382,14 @@ def test_a_jpeg_that_is_stored_as_rgb_is_read_as_such(tmp_path, gradient):
     path = write(tmp_path, content, "r.jpg")
     assert decode.read_grey_or_rgb(path).ndim == 3
     np.testing.assert_array_equal(decode.read_image(path), by_rgb(path))
-
-
-def test_target_does_not_touch_png(tmp_path, gradient):
-    path = write(tmp_path, encoded(Image.fromarray(gradient), "PNG"))
-    assert (decode.read_image(path, (2, 2)) == decode.read_image(path)).all()
+    channels = np.repeat(gradient[..., None], 3, axis=2)
+    path = write(tmp_path, encoded(Image.fromarray(channels), "PNG"))
+    assert (decode.read_grey_or_rgb(path) == gradient).all()
+    for channel in range(3):
+        spot = channels.copy()
+        spot[39, 59, channel] ^= 1
+        path = write(tmp_path, encoded(Image.fromarray(spot), "PNG"))
+        assert (decode.read_grey_or_rgb(path) == spot).all()
 
 
 @pytest.mark.parametrize("transform", [resize, letterbox])
@@ -420,17 +410,6 @@ def test_a_channel_resized_and_repeated_is_three_channels_resized(tmp_path, kind
         np.testing.assert_array_equal(repeated, transform(colour, *size)[0])
 
 
-def test_channels_that_are_equal_everywhere_are_grey(tmp_path, gradient):
-    channels = np.repeat(gradient[..., None], 3, axis=2)
-    path = write(tmp_path, encoded(Image.fromarray(channels), "PNG"))
-    assert (decode.read_grey_or_rgb(path) == gradient).all()
-    for channel in range(3):
-        spot = channels.copy()
-        spot[39, 59, channel] ^= 1
-        path = write(tmp_path, encoded(Image.fromarray(spot), "PNG"))
-        assert (decode.read_grey_or_rgb(path) == spot).all()
-
-
 class Stored:
     """An image in a shard."""
 
@@ -445,13 +424,6 @@ class Stored:
         if self.content is None:
             raise OSError(5, "Input/output error")
         return io.BytesIO(self.content)
-
-
-def test_a_stored_file_is_read_once_or_refused(gradient):
-    stored = Stored(encoded(Image.fromarray(gradient), "PNG"))
-    assert decode.read_image(stored).shape == (40, 60, 3)
-    assert stored.opened == 1
-    assert "cannot be read: Input/output error" in refusal(Stored(None))
 
 
 def rough_chest(height, width):

@@ -54,11 +54,18 @@ def test_answer_is_checked_counted_and_asked_for_once(chat, client, tmp_path):
     assert KEY not in repr(again.settings) + json.dumps(again.settings.to_json())
 
 
-def test_thinking_that_only_the_total_counts_is_billed_as_output(chat, client):
+def test_usage_is_billed_by_the_total_and_at_its_most_where_untold(chat, client):
     with chat.Server(chat.Text(HUE, usage=(20, 198, 623))) as there:
         asked = client(there)
         asked.ask(_request())
         assert asked.account.to_json()["output_tokens"] == 603
+    other = _request("Another city?")
+    with chat.Server(chat.Text(HUE, usage=None)) as there:
+        asked = client(there, prices=Prices(1, 1))
+        asked.ask(other)
+    account = asked.account.to_json()
+    assert account["cost"] == 0 and account["unmetered_requests"] == 1
+    assert account["unmetered_cost_at_most"] == (other.text_bytes() + 100) / 1e6
 
 
 def test_every_part_of_a_request_changes_its_key():
@@ -81,7 +88,7 @@ def test_every_part_of_a_request_changes_its_key():
     assert base.key(same) == base.key(settings)
 
 
-def test_images_are_sent_as_data_urls_and_loaded_once(chat, client):
+def test_the_same_image_and_request_are_sent_once(chat, client):
     load = unittest.mock.Mock(return_value=b"\x89PNG bytes")
     request = Request((Message("user", (EncodedImage(load, "image/png"), "look")),), City)
     with chat.Server(chat.Text(HUE)) as there:
@@ -90,6 +97,12 @@ def test_images_are_sent_as_data_urls_and_loaded_once(chat, client):
     assert content[0]["image_url"]["url"] == "data:image/png;base64,iVBORyBieXRlcw=="
     assert content[1] == {"type": "text", "text": "look"}
     load.assert_called_once_with()
+    with chat.Server(chat.Text(HUE), delay=0.1) as there:
+        asked = client(there, concurrency=4)
+        told = [city for _, city in asked.map(lambda _: asked.ask(_request()), range(4))]
+    assert told == [City(city="Hue", size="small")] * 4
+    assert len(there.bodies) == 1
+    assert asked.account.to_json()["answers_from_cache"] == 3
 
 
 @pytest.mark.parametrize("mode", ["json_object", "prompt"])
@@ -121,7 +134,7 @@ def test_wrong_answers_are_asked_for_again_with_what_was_wrong(chat, client, bad
     assert len(there.bodies) == 3
 
 
-def test_a_truncated_answer_gets_twice_the_room(chat, client):
+def test_truncated_answers_get_twice_the_room_or_come_back_as_they_are(chat, client):
     cut = chat.Text('{"city": "H', finish_reason="length")
     with chat.Server(cut, chat.Text(HUE)) as there:
         assert client(there).ask(_request(room=50)).city == "Hue"
@@ -129,17 +142,22 @@ def test_a_truncated_answer_gets_twice_the_room(chat, client):
     with chat.Server(cut) as there, pytest.raises(NoAnswer) as failure:
         client(there).ask(_request("another"))
     assert failure.value.category == "truncated"
+    cut = chat.Text("The heart is", finish_reason="length")
+    declined = chat.Text(None, refusal="I can't.")
+    with chat.Server(cut, declined, chat.Status(400)) as server:
+        there = client(server)
+        assert there.complete(TEXT).finish_reason == "length"
+        assert there.complete(dataclasses.replace(TEXT, seed=1)).refusal == "I can't."
+        with pytest.raises(NoAnswer, match="http_error"):
+            there.complete(dataclasses.replace(TEXT, seed=2))
 
 
-def test_a_failure_is_replayed_from_the_cache_too(chat, client):
+def test_failures_are_replayed_and_refusals_final(chat, client, alone):
     with chat.Server(chat.Text("nonsense")) as there:
         for _ in range(2):
             with pytest.raises(NoAnswer, match="invalid_json"):
                 client(there).ask(_request())
     assert len(there.bodies) == 3
-
-
-def test_a_refusal_is_final(chat, alone):
     declined = chat.Text(None, refusal="I can't help with that.")
     for answer in (declined, chat.Text("", finish_reason="content_filter")):
         with chat.Server(answer) as there, pytest.raises(NoAnswer) as failure:
@@ -168,15 +186,6 @@ def test_map_keeps_the_order_and_the_concurrency(chat, client):
         assert first == (0, "0") and len(taken) <= 20  # taken as needed, not all at once
         assert [first, *results] == [(n, str(n)) for n in range(40)]
     assert 2 <= there.busiest <= 5
-
-
-def test_the_same_request_at_once_is_sent_once(chat, client):
-    with chat.Server(chat.Text(HUE), delay=0.1) as there:
-        asked = client(there, concurrency=4)
-        told = [city for _, city in asked.map(lambda _: asked.ask(_request()), range(4))]
-    assert told == [City(city="Hue", size="small")] * 4
-    assert len(there.bodies) == 1
-    assert asked.account.to_json()["answers_from_cache"] == 3
 
 
 def test_dropping_the_iterator_stops_sending(chat, client):
@@ -209,15 +218,6 @@ def test_max_cost_is_never_passed_and_what_was_paid_for_stays(chat, client):
         again = client(there, prices=Prices(1, 1), max_cost=1.0)
         assert len(list(again.map(lambda n: again.ask(_request(str(n))), range(100)))) == 100
     assert len(there.bodies) == 100  # the second run sent only what the first had not
-
-
-def test_an_answer_without_usage_counts_at_its_most(chat, client):
-    with chat.Server(chat.Text(HUE, usage=None)) as there:
-        asked = client(there, prices=Prices(1, 1))
-        asked.ask(_request())
-    account = asked.account.to_json()
-    assert account["cost"] == 0 and account["unmetered_requests"] == 1
-    assert account["unmetered_cost_at_most"] == (_request().text_bytes() + 100) / 1e6
 
 
 def test_estimate_sends_nothing_and_knows_the_cache(chat, client):
@@ -268,30 +268,16 @@ def test_text_is_asked_for_without_a_form_and_kept(chat, client):
     assert text["text"] == "What is it?"
 
 
-def test_seeds_are_other_requests(chat, client):
+def test_seeds_are_other_requests_and_log_probabilities_kept(chat, client):
     with chat.Server(lambda body, number: chat.Text(f"sample {body['seed']}")) as server:
         there = client(server, temperature=1.0)
         asked = [dataclasses.replace(TEXT, seed=seed) for seed in (0, 1, 0)]
         texts = [there.complete(request).text for request in asked]
     assert texts == ["sample 0", "sample 1", "sample 0"]
     assert len(server.bodies) == 2
-
-
-def test_log_probabilities_are_summed_and_kept(chat, client):
     answer = chat.Text("no", logprobs=(-0.5, -0.25))
     with chat.Server(answer) as server:
         asked = dataclasses.replace(TEXT, logprobs=True)
         assert client(server).complete(asked).logprob == pytest.approx(-0.75)
         assert client(server).complete(asked).logprob == pytest.approx(-0.75)
     assert len(server.bodies) == 1 and server.bodies[0]["logprobs"] is True
-
-
-def test_a_cut_answer_and_a_refusal_come_back_as_they_are(chat, client):
-    cut = chat.Text("The heart is", finish_reason="length")
-    declined = chat.Text(None, refusal="I can't.")
-    with chat.Server(cut, declined, chat.Status(400)) as server:
-        there = client(server)
-        assert there.complete(TEXT).finish_reason == "length"
-        assert there.complete(dataclasses.replace(TEXT, seed=1)).refusal == "I can't."
-        with pytest.raises(NoAnswer, match="http_error"):
-            there.complete(dataclasses.replace(TEXT, seed=2))

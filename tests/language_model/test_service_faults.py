@@ -14,7 +14,15 @@ from cxrjax.language_model.settings import Prices
 from tests.language_model.conftest import HUE, KEY, request
 
 
-def test_busy_and_failing_servers_are_tried_again(chat, alone):
+def test_servers_are_asked_again_unless_that_helps_nothing(chat, alone, client):
+    busy = chat.Status(429, headers=(("Retry-After", "86400"),))
+    with chat.Server(busy) as there, pytest.raises(UserError, match="86400 s of rest"):
+        client(there).ask(request())
+    assert len(there.bodies) == 1
+    fault = chat.Status(429, code="insufficient_quota")
+    with chat.Server(fault) as there, pytest.raises(UserError, match="with credit"):
+        client(there).ask(request())
+    assert len(there.bodies) == 1
     for fault in map(chat.Status, (408, 429, 500, 502, 503, 529)):
         with chat.Server(fault, fault, chat.Text(HUE)) as there:
             asked = alone(there, prices=Prices(1, 1))
@@ -24,7 +32,7 @@ def test_busy_and_failing_servers_are_tried_again(chat, alone):
         assert account["unmetered_requests"] == 0
 
 
-def test_retry_after_is_obeyed_by_every_thread(chat, client):
+def test_retry_after_is_obeyed_by_every_thread_as_seconds_or_a_date(chat, client):
     def script(body, number):
         time.sleep(0.3 * min(number, 2))  # the others are under way while the first is told to wait
         return chat.Status(429, headers=(("Retry-After", "1"),)) if number == 0 else chat.Text(HUE)
@@ -35,9 +43,6 @@ def test_retry_after_is_obeyed_by_every_thread(chat, client):
         assert [city for _, city in answers] == ["Hue"] * 6
     assert len(there.times) == 7
     assert min(there.times[3:]) - there.times[0] >= 1.0
-
-
-def test_retry_after_may_be_a_date(chat, client):
     until = int(time.time()) + 2
     busy = chat.Status(503, headers=(("Retry-After", email.utils.formatdate(until, usegmt=True)),))
     with chat.Server(busy, chat.Text(HUE)) as there:
@@ -45,14 +50,7 @@ def test_retry_after_may_be_a_date(chat, client):
     assert len(there.bodies) == 2 and time.time() >= until
 
 
-def test_a_day_of_rest_ends_the_run(chat, client):
-    busy = chat.Status(429, headers=(("Retry-After", "86400"),))
-    with chat.Server(busy) as there, pytest.raises(UserError, match="86400 s of rest"):
-        client(there).ask(request())
-    assert len(there.bodies) == 1
-
-
-def test_silence_is_a_timeout_and_perhaps_charged(chat, client):
+def test_silence_is_perhaps_charged_and_no_server_is_not(chat, client):
     with chat.Server(chat.Silence(1.0)) as there, pytest.raises(NoAnswer) as failure:
         asked = client(there, timeout=0.2, attempts=2, prices=Prices(1, 1))
         asked.ask(request())
@@ -60,6 +58,13 @@ def test_silence_is_a_timeout_and_perhaps_charged(chat, client):
     account = asked.account.to_json()
     assert (account["requests"], account["answers"], account["unmetered_requests"]) == (2, 0, 2)
     assert account["unmetered_cost_at_most"] > 0
+    with chat.Server(chat.Text(HUE)) as gone:
+        pass
+    asked = client(gone, attempts=2, prices=Prices(1, 1))
+    with pytest.raises(NoAnswer) as failure:
+        asked.ask(request())
+    assert failure.value.category == "connection"
+    assert asked.account.to_json()["unmetered_requests"] == 0  # nothing was sent
 
 
 def test_bodies_that_are_no_completion(chat, alone):
@@ -74,17 +79,7 @@ def test_bodies_that_are_no_completion(chat, alone):
             assert alone(there).ask(request()).city == "Hue"
 
 
-def test_no_server_at_all(client, chat):
-    with chat.Server(chat.Text(HUE)) as gone:
-        pass
-    asked = client(gone, attempts=2, prices=Prices(1, 1))
-    with pytest.raises(NoAnswer) as failure:
-        asked.ask(request())
-    assert failure.value.category == "connection"
-    assert asked.account.to_json()["unmetered_requests"] == 0  # nothing was sent
-
-
-def test_wrong_key_address_or_model_end_the_run_and_hide_the_key(chat, client):
+def test_refused_requests_fail_alone_and_wrong_keys_end_the_run(chat, client):
     for status in (401, 403, 404):
         fault = chat.Status(status, message=f"bad key {KEY}")
         with chat.Server(fault) as there, pytest.raises(UserError) as error:
@@ -92,16 +87,6 @@ def test_wrong_key_address_or_model_end_the_run_and_hide_the_key(chat, client):
         assert len(there.bodies) == 1
         assert f"HTTP {status}" in str(error.value) and "CXRJAX_LM_API_KEY" in str(error.value)
         assert KEY not in str(error.value)
-
-
-def test_an_empty_account_ends_the_run(chat, client):
-    fault = chat.Status(429, code="insufficient_quota")
-    with chat.Server(fault) as there, pytest.raises(UserError, match="with credit"):
-        client(there).ask(request())
-    assert len(there.bodies) == 1
-
-
-def test_a_refused_request_is_a_failure_of_this_request_alone(chat, client):
     with chat.Server(chat.Status(400, "too long"), chat.Text(HUE)) as there:
         asked = client(there)
         with pytest.raises(NoAnswer) as failure:

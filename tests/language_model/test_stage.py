@@ -51,26 +51,14 @@ def _answers(chat, *cities):
     return lambda _, n: refused if cities[n] is None else chat.Text(said[n])
 
 
-def test_a_prompt_becomes_instruction_demonstrations_and_the_item(chat, client):
+def test_prompts_and_failures_stand_at_their_items(chat, client):
     with chat.Server(_answers(chat, "Hue")) as there:
         stage = Cities(client(there))
-        assert stage.ask("Vietnam?").city == "Hue"
+        assert stage.ask("Annam?").city == "Hue"
     assert (stage.name, stage.version) == ("m", "prompt 7")
     turns = [f"{turn['role']}: {turn['content']}" for turn in there.bodies[0]["messages"]]
     example = ["user: Japan?", 'assistant: {"city": "Kobe"}']
-    assert turns == ["system: Name a city.", *example, "user: Vietnam?"]
-
-
-@pytest.mark.parametrize(
-    ("second", "taken"), [("Hue", "Hue"), ("Ho Chi Minh City", "Hanoi"), (None, "Hanoi")]
-)
-def test_the_better_of_two_answers_is_taken(chat, client, second, taken):
-    with chat.Server(_answers(chat, "Hanoi", second)) as there:
-        assert Cities(client(there)).ask("Vietnam?").city == taken
-    assert there.bodies[1]["messages"][-1]["content"] == "Shorter, please."
-
-
-def test_failures_stand_at_their_items_and_the_check_knows_the_item(chat, client):
+    assert turns == ["system: Name a city.", *example, "user: Annam?"]
     with chat.Server(_answers(chat, "Hue", None, "Nowhere", "Bern")) as there:
         stage = Cities(client(there, concurrency=1))
         found = list(stage.answers(iter(["Vietnam?", "Japan?", "Swiss?"])))
@@ -80,11 +68,13 @@ def test_failures_stand_at_their_items_and_the_check_knows_the_item(chat, client
     assert "Nowhere is no city of Swiss?" in there.bodies[3]["messages"][-1]["content"]
 
 
-def test_nothing_is_sent_elsewhere_unasked(tmp_path):
-    away = Client(Settings("https://model.invalid/v1", "m"), AnswerCache(tmp_path / "a.jsonl"))
-    with pytest.raises(UserError, match=r"2 requests with names of countries to model\.invalid"):
-        list(Cities(away).answers(iter(["Vietnam?", "Japan?"])))
-    assert away.account.to_json()["requests"] == 0
+@pytest.mark.parametrize(
+    ("second", "taken"), [("Hue", "Hue"), ("Ho Chi Minh City", "Hanoi"), (None, "Hanoi")]
+)
+def test_the_better_of_two_answers_is_taken(chat, client, second, taken):
+    with chat.Server(_answers(chat, "Hanoi", second)) as there:
+        assert Cities(client(there)).ask("Vietnam?").city == taken
+    assert there.bodies[1]["messages"][-1]["content"] == "Shorter, please."
 
 
 def test_an_estimate_passes_over_images_that_cannot_be_read(chat, client):
@@ -101,12 +91,6 @@ def test_an_estimate_passes_over_images_that_cannot_be_read(chat, client):
         assert stage.ask("whole").city == "Hue"
         estimate = stage.estimate(["whole", "broken", "another"])
     assert (estimate.from_cache, estimate.requests) == (1, 1)
-
-
-def test_what_counts_as_this_machine():
-    for local, urls in CASES["this_machine"].items():
-        for url in urls:
-            assert Settings(url, "m").is_local is (local == "yes"), url
 
 
 def test_content_leaves_the_machine_only_when_told(tmp_path):
@@ -130,12 +114,17 @@ def test_content_leaves_the_machine_only_when_told(tmp_path):
         free.ask(request())
 
 
-def test_a_proxy_of_the_environment_does_not_see_local_requests(chat, client, monkeypatch):
+def test_neither_proxies_nor_redirections_are_followed(chat, client, monkeypatch):
     with chat.Server(chat.Text(HUE)) as there, chat.Server(chat.Text(HUE)) as proxy:
         monkeypatch.setenv("HTTP_PROXY", proxy.url.removesuffix("/v1"))
         monkeypatch.setenv("ALL_PROXY", proxy.url.removesuffix("/v1"))
         assert client(there).ask(request()).city == "Hue"
     assert proxy.bodies == []
+    with chat.Server(chat.Text(HUE)) as elsewhere:
+        moved = chat.Status(307, headers=(("Location", elsewhere.url + "/chat/completions"),))
+        with chat.Server(moved) as there, pytest.raises(NoAnswer):
+            client(there).ask(request("another"))
+    assert elsewhere.bodies == []
 
 
 def test_a_proxy_of_the_environment_sees_no_content(client, monkeypatch):
@@ -152,18 +141,17 @@ def test_a_proxy_of_the_environment_sees_no_content(client, monkeypatch):
     assert KEY.encode() not in head
 
 
-def test_redirections_are_not_followed(chat, client):
-    with chat.Server(chat.Text(HUE)) as elsewhere:
-        moved = chat.Status(307, headers=(("Location", elsewhere.url + "/chat/completions"),))
-        with chat.Server(moved) as there, pytest.raises(NoAnswer):
-            client(there).ask(request())
-    assert elsewhere.bodies == []
-
-
-def test_unusable_settings(subtests):
+def test_unusable_settings_and_what_counts_as_this_machine(subtests, tmp_path):
     for settings, message in CASES["unusable_settings"]:
         with subtests.test(**settings):
             with pytest.raises(UserError, match=message) as error:
                 Settings(**{"base_url": "http://127.0.0.1/v1", "model": "m"} | settings)
             assert KEY not in str(error.value)
             assert "pw" not in str(error.value) and "secret" not in str(error.value)
+    for local, urls in CASES["this_machine"].items():
+        for url in urls:
+            assert Settings(url, "m").is_local is (local == "yes"), url
+    away = Client(Settings("https://model.invalid/v1", "m"), AnswerCache(tmp_path / "a.jsonl"))
+    with pytest.raises(UserError, match=r"2 requests with names of countries to model\.invalid"):
+        list(Cities(away).answers(iter(["Vietnam?", "Japan?"])))
+    assert away.account.to_json()["requests"] == 0

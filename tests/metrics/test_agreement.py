@@ -57,13 +57,31 @@ def test_figures_of_more_readers_are_fleiss_kappa_and_krippendorffs_alpha(items)
         assert math.isnan(value) if found is None else found == pytest.approx(value, abs=1e-9)
 
 
-def test_missing_ratings_are_left_out_of_alpha():
+def test_alpha_kappa_and_icc_of_published_examples():
     reliability = np.array(PUBLISHED["krippendorff_2011"])
     assert agreement.krippendorff_alpha(reliability, "nominal") == pytest.approx(0.743, abs=5e-4)
     assert agreement.krippendorff_alpha(reliability, "ordinal") == pytest.approx(0.815, abs=5e-4)
     # A unit that only one reader rated adds no second level.
     alone = np.array([[1, 1, 2], [1, 1, math.nan]])
     assert math.isnan(agreement.krippendorff_alpha(alone, "nominal"))
+    counts = PUBLISHED["fleiss_1971"]
+    assert agreement.fleiss_kappa(np.array(counts)) == pytest.approx(0.209930704, abs=1e-8)
+    assert math.isnan(agreement.fleiss_kappa(np.array([[3, 0], [3, 0]])))
+    with pytest.raises(ValueError, match="same number"):
+        agreement.fleiss_kappa(np.array([[3, 0], [2, 0]]))
+    assert np.isnan(cohen_kappa([], [], 3)).all()
+    # Four judges of six targets (Psychological Bulletin 86, 1979, Table 2): ICC(2,1) is .29
+    icc = agreement.intraclass_correlation
+    judges = [[9, 6, 8, 7, 10, 6], [2, 1, 4, 1, 5, 2], [5, 3, 6, 2, 6, 4], [8, 2, 8, 6, 9, 7]]
+    assert icc(np.array(judges, float)) == pytest.approx(0.290, abs=5e-4)
+    same = np.array([[1.0, 2, 3], [1, 2, 3]])
+    assert icc(same) == pytest.approx(1)
+    # A reader who always gives two more agrees less, however well the two correlate.
+    assert icc(same + [[0], [2]]) == pytest.approx(1 / 3)
+    assert np.isnan(icc(np.ones((2, 3))))
+    assert np.isnan(icc(np.ones((2, 1))))
+    found = agreement.rater_agreement([5, 6, 7, 9], [5, 7, 7, 8])
+    assert found.icc == pytest.approx(icc(np.array([[5.0, 6, 7, 9], [5, 7, 7, 8]])))
 
 
 @pytest.mark.parametrize("weights", WEIGHTS)
@@ -85,14 +103,7 @@ def _noisy(items: int, copies: int = 1) -> tuple[list[int], list[int], list[int]
     return tuple(np.repeat(a, copies).tolist() for a in (first, second, clusters))
 
 
-def test_bootstrap_of_single_ratings_has_the_analytic_width():
-    first, second, clusters = _noisy(400)
-    drawn = bootstrap_agreement([first, second], 3, clusters, Bootstrap(2000))["linear"]
-    low, high = cohen_kappa(first, second, 3, "linear").interval
-    assert drawn.ci_high - drawn.ci_low == pytest.approx(high - low, rel=0.1)
-
-
-def test_ratings_of_one_question_count_as_one():
+def test_ratings_of_one_question_count_as_one_and_have_the_analytic_width():
     """Three equal ratings a question tell no more than one: the interval must not shrink."""
     first, second, clusters = _noisy(200)
     once = bootstrap_agreement([first, second], 3, clusters)["unweighted"]
@@ -101,30 +112,7 @@ def test_ratings_of_one_question_count_as_one():
     assert (thrice.ci_low, thrice.ci_high) == pytest.approx((once.ci_low, once.ci_high))
     alone = bootstrap_agreement([first, second], 3, range(600))["unweighted"]
     assert alone.ci_high - alone.ci_low < 0.7 * (once.ci_high - once.ci_low)
-
-
-def test_fleiss_kappa_of_his_example():
-    counts = PUBLISHED["fleiss_1971"]
-    assert agreement.fleiss_kappa(np.array(counts)) == pytest.approx(0.209930704, abs=1e-8)
-    assert math.isnan(agreement.fleiss_kappa(np.array([[3, 0], [3, 0]])))
-    with pytest.raises(ValueError, match="same number"):
-        agreement.fleiss_kappa(np.array([[3, 0], [2, 0]]))
-
-
-def test_nothing_rated_has_no_kappa():
-    assert np.isnan(cohen_kappa([], [], 3)).all()
-
-
-def test_icc_of_shrout_and_fleiss():
-    """Four judges of six targets (Psychological Bulletin 86, 1979, Table 2): ICC(2,1) is .29."""
-    icc = agreement.intraclass_correlation
-    judges = [[9, 6, 8, 7, 10, 6], [2, 1, 4, 1, 5, 2], [5, 3, 6, 2, 6, 4], [8, 2, 8, 6, 9, 7]]
-    assert icc(np.array(judges, float)) == pytest.approx(0.290, abs=5e-4)
-    same = np.array([[1.0, 2, 3], [1, 2, 3]])
-    assert icc(same) == pytest.approx(1)
-    # A reader who always gives two more agrees less, however well the two correlate.
-    assert icc(same + [[0], [2]]) == pytest.approx(1 / 3)
-    assert np.isnan(icc(np.ones((2, 3))))
-    assert np.isnan(icc(np.ones((2, 1))))
-    found = agreement.rater_agreement([5, 6, 7, 9], [5, 7, 7, 8])
-    assert found.icc == pytest.approx(icc(np.array([[5.0, 6, 7, 9], [5, 7, 7, 8]])))
+    first, second, clusters = _noisy(400)
+    drawn = bootstrap_agreement([first, second], 3, clusters, Bootstrap(2000))["linear"]
+    low, high = cohen_kappa(first, second, 3, "linear").interval
+    assert drawn.ci_high - drawn.ci_low == pytest.approx(high - low, rel=0.1)

@@ -241,7 +241,7 @@ def test_a_far_away_box_never_raises_a_figure(predicted, truth, seed):
     assert not (sensitivity_at(curves[1], 3) > sensitivity_at(curves[0], 3) + 1e-12).any()
 
 
-def test_copies_are_false_boxes():
+def test_copies_are_false_boxes_and_a_hundred_count():
     truth = [(0, (0, 0, 10, 10), 0)]
     once, twice = _overlaps(truth, truth), _overlaps(truth * 2, truth)
     assert _voc(once, np.array([0.5]), CLASSES)[0] == 1
@@ -249,6 +249,13 @@ def test_copies_are_false_boxes():
     assert (_coco(twice, np.array([0.5, 0.5]), CLASSES)[:, 0] == 0.5).all()
     curve = _froc(twice, np.array([0.9, 0.8]), 0.3)
     assert (curve.hits.tolist(), curve.misses.tolist()) == ([1], [0])
+    many = [(0, (20 + i, 0, 25 + i, 5), 0) for i in range(100)]
+    scores = np.append(np.linspace(1, 0.5, 100), 0.1)
+    overlaps = _overlaps([*many, truth[0]], truth)
+    assert _voc(overlaps, scores, CLASSES)[0] == 0
+    assert _voc(_overlaps([*many[1:], truth[0]], truth), scores[1:], 1)[0] == 0.01
+    assert (_pycocotools([*many, truth[0]], scores, truth)[:, 0] == 0).all()
+    assert (_coco(overlaps, scores, CLASSES)[:, 0] == 0).all()
 
 
 @given(labelled.filter(len), labelled.filter(len))
@@ -290,23 +297,23 @@ def test_tied_scores_are_read_in_the_least_favourable_order():
         np.testing.assert_allclose(ours[row], theirs[0], atol=1e-12)
 
 
-def test_at_most_a_hundred_boxes_of_a_class_count_on_an_image():
-    truth = [(0, (0, 0, 10, 10), 0)]
-    many = [(0, (20 + i, 0, 25 + i, 5), 0) for i in range(100)]
-    scores = np.append(np.linspace(1, 0.5, 100), 0.1)
-    overlaps = _overlaps([*many, truth[0]], truth)
-    assert _voc(overlaps, scores, CLASSES)[0] == 0
-    assert _voc(_overlaps([*many[1:], truth[0]], truth), scores[1:], 1)[0] == 0.01
-    assert (_pycocotools([*many, truth[0]], scores, truth)[:, 0] == 0).all()
-    assert (_coco(overlaps, scores, CLASSES)[:, 0] == 0).all()
-
-
-def test_curve_has_a_step_for_each_score_with_a_hit():
+def test_steps_of_curves_and_hits_at_the_threshold():
     scores, hits = np.array([0.9, 0.5, 0.2, 0.2, 0.1]), np.array([[1, 0, 1, 0, 0]], bool)
     (curve,) = ranking.Ranking(scores, hits, np.zeros(5, int), np.array([4])).curves()
     assert (curve.hits.tolist(), curve.misses.tolist()) == ([1, 2], [0, 2])
     assert curve.recall.tolist() == [0.25, 0.5]
     assert curve.precision.tolist() == [1, 0.5]
+    for scores, constant in (([], 0), ([0.3], 1), ([0.3, 0.3], 1), ([0.3, 0.31], 0)):
+        assert ranking.constant_scores(np.array(scores, float)) == constant, scores
+    for scale in (1, 1 / 3, 1 / 2021):
+        for width, threshold in ((5, 0.5), (4, VOC_THRESHOLD)):
+            predicted, true = (
+                _boxes([(0, (0, 0, right * scale, scale), 0)]) for right in (width, 10)
+            )
+            overlaps = find_overlaps(predicted, true)
+            score = np.array([0.5])
+            assert _coco(overlaps, score, 1)[0, 0] == (width == 5)
+            assert _voc(overlaps, score, 1, threshold)[0] == 0
 
 
 def test_froc_by_hand():
@@ -334,23 +341,6 @@ def test_froc_rises_and_ends_at_the_recall(predicted, truth, seed):
     reached = sensitivity_at(curve, 3, (*ranking.RATES, 100))
     assert (np.diff(reached) >= 0).all()
     assert reached[-1] == (curve.recall[-1] if curve.hits.size else 0)
-
-
-def test_an_iou_at_the_threshold_is_a_hit_of_coco_and_none_of_voc():
-    for scale in (1, 1 / 3, 1 / 2021):
-        for width, threshold in ((5, 0.5), (4, VOC_THRESHOLD)):
-            predicted, true = (
-                _boxes([(0, (0, 0, right * scale, scale), 0)]) for right in (width, 10)
-            )
-            overlaps = find_overlaps(predicted, true)
-            score = np.array([0.5])
-            assert _coco(overlaps, score, 1)[0, 0] == (width == 5)
-            assert _voc(overlaps, score, 1, threshold)[0] == 0
-
-
-def test_constant_scores():
-    for scores, constant in (([], 0), ([0.3], 1), ([0.3, 0.3], 1), ([0.3, 0.31], 0)):
-        assert ranking.constant_scores(np.array(scores, float)) == constant, scores
 
 
 @given(labelled, labelled, seeds, st.lists(st.integers(0, 3), min_size=3, max_size=3))

@@ -47,7 +47,7 @@ def test_the_reliability_table_is_scikit_learns(seed):
     assert _ece(confidence, right) == pytest.approx(np.abs(theirs[0] - theirs[1]).mean())
 
 
-def test_ties_share_a_bin():
+def test_ties_share_a_bin_and_expected_ious_are_calibrated():
     confidence = np.array([0.2] * 7 + [0.9] * 3)
     right = np.array([1, 0, 0, 0, 0, 0, 0, 1, 1, 1.0])
     table = reliability(confidence, right)
@@ -55,18 +55,25 @@ def test_ties_share_a_bin():
     # 7 answers are right 1/7 of the time, said 0.2; 3 always, said 0.9.
     expected = (7 * abs(1 / 7 - 0.2) + 3 * 0.1) / 10
     assert _ece(confidence, right) == pytest.approx(expected)
+    columns, figures, curves = answer_calibration([], [], [], range(5), Bootstrap())
+    assert (columns, curves) == ({}, {})
+    assert {(f.value, f.n) for f in figures.values()} == {(None, 0)}
+    rng = np.random.default_rng(3)
+    score = rng.uniform(0.2, 0.9, 4000)
+    iou = np.clip(score + rng.normal(0, 0.08, 4000), 0, 1)
+    for scores, least, most in ((score, 0, 0.01), (np.sqrt(score), 0.1, 0.3)):
+        columns, figures, _ = box_calibration(scores, iou, np.arange(4000) % 50, 50)
+        sums = {name: column.sum(keepdims=True) for name, column in columns.items()}
+        assert least <= figures["calibration/box_ece"].formula(sums)[0] < most
 
 
-def test_risk_and_coverage_by_hand():
+def test_risk_and_coverage_by_hand_and_of_ties():
     # From the surest: right, wrong, right, wrong.
     coverage, risk = risk_coverage(np.array([0.6, 0.9, 0.7, 0.1]), np.array([1, 1, 0, 0]))
     assert coverage.tolist() == [0.25, 0.5, 0.75, 1]
     assert risk == pytest.approx(np.array([0, 1 / 2, 1 / 3, 1 / 2]))
     aurc = area_under_risk_coverage(np.array([0.6, 0.9, 0.7, 0.1]), np.array([1, 1, 0, 0]))
     assert aurc == pytest.approx((1 / 2 + 1 / 3 + 1 / 2) / 4)
-
-
-def test_the_risk_of_ties_is_that_of_their_mean_order():
     rng = np.random.default_rng(1)
     confidence = rng.integers(0, 4, size=40) / 4
     right = (rng.random(40) < 0.5).astype(float)
@@ -129,12 +136,6 @@ def test_figures_and_intervals():
     assert sum(curves["reliability"]["n"]) == 500
 
 
-def test_a_model_that_says_nothing_of_its_confidence():
-    columns, figures, curves = answer_calibration([], [], [], range(5), Bootstrap())
-    assert (columns, curves) == ({}, {})
-    assert {(f.value, f.n) for f in figures.values()} == {(None, 0)}
-
-
 def test_boxes_that_lie_better_the_surer_they_are():
     rng = np.random.default_rng(8)
     iou = rng.random(300)
@@ -155,13 +156,3 @@ def test_boxes_that_lie_better_the_surer_they_are():
     columns, figures, curves = box_calibration([], [], [], 4)
     assert (columns, curves) == ({}, {})
     assert {figure.value for figure in figures.values()} == {None}
-
-
-def test_box_scores_that_are_expected_ious_are_calibrated():
-    rng = np.random.default_rng(3)
-    score = rng.uniform(0.2, 0.9, 4000)
-    iou = np.clip(score + rng.normal(0, 0.08, 4000), 0, 1)
-    for scores, least, most in ((score, 0, 0.01), (np.sqrt(score), 0.1, 0.3)):
-        columns, figures, _ = box_calibration(scores, iou, np.arange(4000) % 50, 50)
-        sums = {name: column.sum(keepdims=True) for name, column in columns.items()}
-        assert least <= figures["calibration/box_ece"].formula(sums)[0] < most

@@ -136,11 +136,6 @@ def test_pairs_are_those_of_every_image(images, chunk):
     assert list(zip(*places, found.iou, strict=True)) == expected
 
 
-def test_sides_of_different_images_are_refused():
-    with pytest.raises(ValueError, match="1 images against those of 2"):
-        find_overlaps(join_images([_arrays([])]), join_images([_arrays([])] * 2))
-
-
 @given(labelled, labelled, st.sampled_from([0.001, 7.0, 3000.0]), st.sampled_from([0.5, 2200.0]))
 def test_scale_does_not_matter(predicted, truth, scale_x, scale_y):
     def scaled(items):
@@ -184,13 +179,7 @@ def test_hits_fall_and_their_mean_rises_with_the_threshold(predicted, truth):
         assert np.isnan(mean) if not count else mean > threshold
 
 
-def test_a_mean_of_hits_below_the_threshold_is_refused():
-    assert detection.mean_iou_of_hits(np.array([0.9, 0.0]), np.array([1, 0]), 0.3)[0] == 0.9
-    with pytest.raises(AssertionError, match=r"0\.036 is not above 0\.3"):
-        detection.mean_iou_of_hits(0.072, 2, 0.3)
-
-
-def test_duplicates_are_counted_within_one_list():
+def test_duplicates_are_counted_and_sides_that_cannot_be_refused():
     box_ = [0.1, 0.1, 0.3, 0.3]
     nearly = [0.1, 0.1, 0.3, 0.305]
     other = [0.1, 0.1, 0.3, 0.4]
@@ -198,3 +187,8 @@ def test_duplicates_are_counted_within_one_list():
     joined = join_images((boxes, np.zeros(len(boxes), np.int64)) for boxes in lists)
     assert detection.find_duplicates(joined).tolist() == [False, False, True, True, False]
     assert pairwise_iou(np.array([box_]), np.array([nearly]))[0, 0] > 0.9
+    with pytest.raises(ValueError, match="1 images against those of 2"):
+        find_overlaps(join_images([_arrays([])]), join_images([_arrays([])] * 2))
+    assert detection.mean_iou_of_hits(np.array([0.9, 0.0]), np.array([1, 0]), 0.3)[0] == 0.9
+    with pytest.raises(AssertionError, match=r"0\.036 is not above 0\.3"):
+        detection.mean_iou_of_hits(0.072, 2, 0.3)

@@ -129,12 +129,9 @@ def _table():
     }
 
 
-def test_table_is_complete():
+def test_table_is_complete_and_every_value_as_tabled(subtests):
     assert {name for name, _ in _table()} == set(FIGURES)
     assert {case for _, case in _table()} == set(CASES)
-
-
-def test_value_is_as_tabled(subtests):
     for (name, case), value in _table().items():
         with subtests.test(name, case=case):
             np.testing.assert_array_equal(float(FIGURES[name](*CASES[case])), value)

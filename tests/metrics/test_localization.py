@@ -23,15 +23,12 @@ def _localize(*images):
     return [part.tolist() for part in localization.localize(find_overlaps(*sides))]
 
 
-def test_every_prediction_counts_with_its_best_box():
+def test_every_prediction_counts_with_its_best_box_and_empty_sides_too():
     # Half of the first true box, and something on nothing.
     predicted = np.array([[0.0, 0.0, 0.4, 0.2], [0.5, 0.0, 0.6, 0.1]])
     good, acceptable, iou_sum, predictions = _localize((predicted, TRUTH))
     assert (good, acceptable, predictions) == ([False], [True], [2])  # IoU 0.5 is not above 0.5
     assert iou_sum == pytest.approx([0.5])
-
-
-def test_empty_sides():
     # A box on an image without any has overlap 0 with the truth, and is a prediction all the same.
     good, acceptable, iou_sum, predictions = _localize(
         (NONE, NONE), (NONE, TRUTH), (TRUTH, NONE), (TRUTH, TRUTH)
@@ -79,7 +76,7 @@ def test_order_copies_and_scale_do_not_matter(predicted, truth, random):
     np.testing.assert_allclose(there, np.array(here) * 7 / 3000, atol=1e-9)
 
 
-def test_areas_of_several_images_add_up():
+def test_areas_of_several_images_add_up_and_empty_sides_have_a_v_score():
     """Micro: the study's mask is the masks of its images together."""
     first = localization.region_areas(np.array([[0, 0, 10, 10]]), np.array([[0, 0, 10, 20]]))
     second = localization.region_areas(np.array([[0, 0, 10, 10]]), np.array([[5, 0, 10, 10]]))
@@ -87,6 +84,10 @@ def test_areas_of_several_images_add_up():
     assert localization.region_iou(*whole) == pytest.approx(150 / 300)
     assert localization.region_iop(*whole[:2]) == pytest.approx(150 / 200)
     assert localization.region_iot(whole[0], whole[2]) == pytest.approx(150 / 250)
+    none, one = np.zeros((0, 4)), np.array([[0.1, 0.1, 0.5, 0.5]])
+    assert localization.v_score(none, none) == localization.VScore(1, 1, 1, both_empty=True)
+    assert localization.v_score(none, one) == localization.VScore(0, 0, 0, both_empty=False)
+    assert localization.v_score(one, none) == localization.VScore(0, 0, 0, both_empty=False)
 
 
 corner = st.integers(0, 12)
@@ -119,10 +120,3 @@ def test_order_and_scale_do_not_matter(predicted, truth, random):
     scale = np.array([3000, 0.5, 3000, 0.5])
     there = localization.v_score(predicted[order] * scale, truth * scale)
     assert there[:3] == pytest.approx(localization.v_score(predicted, truth)[:3])
-
-
-def test_empty_sides_of_the_v_score():
-    none, one = np.zeros((0, 4)), np.array([[0.1, 0.1, 0.5, 0.5]])
-    assert localization.v_score(none, none) == localization.VScore(1, 1, 1, both_empty=True)
-    assert localization.v_score(none, one) == localization.VScore(0, 0, 0, both_empty=False)
-    assert localization.v_score(one, none) == localization.VScore(0, 0, 0, both_empty=False)

@@ -95,7 +95,7 @@ def test_a_row_of_gemex(tmp_path, name):
     assert name not in native_files.image_paths(path)
 
 
-def test_a_line_of_ones_own_studies(tmp_path):
+def test_paths_and_lines_that_lead_elsewhere(tmp_path):
     changes = [{"study_id": "s" * 5_000}, {"split": "\ud800"}, *data(__file__)["changes"]]
     good = {"patient_id": "p1", "study_id": "s1", "sections": {"findings": "Clear."}}
     for change in changes:
@@ -103,6 +103,12 @@ def test_a_line_of_ones_own_studies(tmp_path):
         (tmp_path / "studies.jsonl").write_text(text)
         quality = QualityLog()
         assert len(list(read_studies(tmp_path, quality))) == len(quality.entries) == 1, change
+    prediction = Prediction.__new__(Prediction)
+    for name in ("../x.npy", "/dev/zero", "x" * 5_000):
+        object.__setattr__(prediction, "heat_map", name)
+        object.__setattr__(prediction, "where", "p.jsonl:1")
+        with pytest.raises(UserError, match=r"p\.jsonl:1: heat map"):
+            _load_map(tmp_path, prediction)
 
 
 def test_an_image_in_a_study_of_the_release(tmp_path):
@@ -139,15 +145,6 @@ def test_a_phrase_id_of_two_hundred_thousand_digits(tmp_path):
     assert len(list(read_reports(places, sorted(places), {}, quality))) == len(places)
 
 
-def test_a_heat_map_outside_of_the_predictions_folder(tmp_path):
-    prediction = Prediction.__new__(Prediction)
-    for name in ("../x.npy", "/dev/zero", "x" * 5_000):
-        object.__setattr__(prediction, "heat_map", name)
-        object.__setattr__(prediction, "where", "p.jsonl:1")
-        with pytest.raises(UserError, match=r"p\.jsonl:1: heat map"):
-            _load_map(tmp_path, prediction)
-
-
 LENGTH = 60_000
 PIECES = (
     *(" ", "\n", "a", "A", ",", "(", ". ", "no ", "1", "1. ", "A. ", "Dr. ", "no. ", "e.g. "),
@@ -174,14 +171,11 @@ def test_no_text_holds_a_reader_up(reader):
         assert time.process_time() - start < 1, piece
 
 
-def test_abbreviations_end_no_sentence_however_long_it_is():
+def test_reports_of_any_length_end_their_sentences_or_are_refused(tmp_path):
     text = "The aorta, as Dr. Who says, i.e. the large one, is normal. No. 7 is not."
     first, second = split_sentences(text)
     assert first == "The aorta, as Dr. Who says, i.e. the large one, is normal."
     assert second == "No. 7 is not."
-
-
-def test_a_report_that_cannot_be_one_is_refused(tmp_path):
     text = "no " * (report.MAX_REPORT_CHARACTERS // 3 + 9)
     xml = f'<a><uId id="CXR1"/><AbstractText Label="FINDINGS">{text}</AbstractText></a>'
     with pytest.raises(Unusable, match="report_too_long"):

@@ -76,7 +76,7 @@ def test_what_is_no_report_is_set_aside(tmp_path, content, reason):
     assert quality.examined["reports"] == 2
 
 
-def test_unusable_paths(tmp_path):
+def test_paths_and_entities_that_cannot_be_read(tmp_path):
     with pytest.raises(UserError, match="no report"):
         list(read_openi(tmp_path, QualityLog()))
     with pytest.raises(UserError, match="No such file"):
@@ -86,6 +86,13 @@ def test_unusable_paths(tmp_path):
         (tmp_path / "broken.tgz").write_bytes(broken)
         with pytest.raises(UserError, match="not a whole archive"):
             list(read_openi(tmp_path / "broken.tgz", QualityLog()))
+    # Ten times ten times ...: no document has entities of its own
+    grown = "".join(f'<!ENTITY a{n} "{f"&a{n - 1};" * 10}">' for n in range(1, 12))
+    entities = f'<!ENTITY a0 "lol">{grown}'
+    text = f'<!DOCTYPE x [{entities}]><x><uId id="CXR1"/><AbstractText>&a11;</AbstractText></x>'
+    with pytest.raises(Unusable, match="entities of its own") as verdict:
+        parse_openi(text.encode(), "bomb.xml")
+    assert verdict.value.reason == "invalid_record"
 
 
 def test_one_name_in_two_folders_of_an_archive_is_two_reports(tmp_path):
@@ -134,13 +141,3 @@ def test_the_real_collection():
     assert (len(reports), quality.entries) == (3955, [])
     assert sum(not (report.findings or report.impression) for report in reports) == 28
     assert len({report.report_id for report in reports}) == 3955
-
-
-def test_entities_that_grow_without_end():
-    """Ten times ten times ...: no document has entities of its own."""
-    grown = "".join(f'<!ENTITY a{n} "{f"&a{n - 1};" * 10}">' for n in range(1, 12))
-    entities = f'<!ENTITY a0 "lol">{grown}'
-    text = f'<!DOCTYPE x [{entities}]><x><uId id="CXR1"/><AbstractText>&a11;</AbstractText></x>'
-    with pytest.raises(Unusable, match="entities of its own") as verdict:
-        parse_openi(text.encode(), "bomb.xml")
-    assert verdict.value.reason == "invalid_record"

@@ -104,13 +104,9 @@ def test_normal_and_abnormal():
 
 
 @pytest.mark.slow  # pictures as large as the real ones
-def test_own_size_is_drawn_from_the_range():
+def test_the_same_everywhere_large_or_small():
     sizes = {max(render.render_phantom(4, index, None, True).image.shape) for index in range(2)}
     assert len(sizes) == 2 and render.SIZES[0] <= min(sizes) < max(sizes) <= render.SIZES[1]
-
-
-@pytest.mark.slow
-def test_large_and_small():
     large = render.render_phantom(0, 0, 3000, False)
     assert max(large.image.shape) == 3000
     patient, _ = render.plan(0, 0, False)

@@ -32,42 +32,36 @@ def refusal(job, content=b"abc", **more):
     return message
 
 
-def test_a_child_answers_and_is_kept():
+def test_children_answer_writing_no_files(tmp_path):
     found, extra = run(jobs.reverse, sign=-1)
     assert (found["sign"], extra) == (-1, b"cba")
     assert found["pid"] != os.getpid()
     assert run(jobs.reverse)[0]["pid"] == found["pid"]
-
-
-def test_large_content_comes_back_whole():
     content = os.urandom(20 * MIB)
     assert run(jobs.reverse, content, most=len(content))[1] == content[::-1]
+    assert "at most 2" in refusal(jobs.reverse, most=2)
+    refusal(jobs.write_file, path=str(tmp_path / "file"))
+    assert not (tmp_path / "file").exists() or not (tmp_path / "file").stat().st_size
+    child._forget_children()  # others have decoded images, with NumPy
+    loaded = run(jobs.modules)[0]["modules"]
+    assert not {"jax", "tensorflow", "torch", "numpy"} & set(loaded)
 
 
-def test_an_error_is_one_printable_line_and_costs_no_child():
+def test_errors_and_limits_of_a_child_are_told_apart():
     pid = run(jobs.reverse)[0]["pid"]
     assert refusal(jobs.raise_error, b"a\nb\x1b[31m") == "a b?[31m"
     assert len(refusal(jobs.raise_error, b"x" * 10_000)) == 300
     assert run(jobs.reverse)[0]["pid"] == pid
-
-
-def test_memory_is_limited_in_python_and_in_c():
+    assert "crashed (SIGSEGV)" in refusal(jobs.crash)
+    assert "without an answer" in refusal(jobs.leave)
     assert "64 MiB" in refusal(jobs.allocate, size=100 * MIB)
     assert "crashed (SIGSEGV)" in refusal(jobs.allocate_in_c, size=100 * MIB)
     for job in (jobs.allocate, jobs.allocate_in_c):
         run(job, size=50 * MIB)
-
-
-def test_time_is_limited_at_work_and_asleep():
     start = time.monotonic()
     assert "longer than 0.2 s" in refusal(jobs.spin, seconds=0.2)
     assert "longer than 1 s" in refusal(jobs.sleep, seconds=0.1, duration=60)
     assert time.monotonic() - start < 60
-
-
-def test_a_crash_is_told_from_an_end():
-    assert "crashed (SIGSEGV)" in refusal(jobs.crash)
-    assert "without an answer" in refusal(jobs.leave)
 
 
 @pytest.mark.parametrize(
@@ -87,15 +81,6 @@ def test_what_a_child_that_was_taken_over_answers_is_data(answer, words):
     assert words in refusal(jobs.taken_over, answer, seconds=0.1)
 
 
-def test_an_answer_has_a_size():
-    assert "at most 2" in refusal(jobs.reverse, most=2)
-
-
-def test_a_child_writes_no_files(tmp_path):
-    refusal(jobs.write_file, path=str(tmp_path / "file"))
-    assert not (tmp_path / "file").exists() or not (tmp_path / "file").stat().st_size
-
-
 def test_threads_have_children_of_their_own_and_leave_few():
     with ThreadPoolExecutor(8) as threads:
         contents = [os.urandom(100_000) for _ in range(40)]
@@ -104,11 +89,15 @@ def test_threads_have_children_of_their_own_and_leave_few():
     assert len(child._pool.all) <= os.cpu_count()
 
 
-def test_a_child_that_was_killed_is_replaced():
+def test_a_child_that_was_killed_is_replaced_and_a_terminals_signals_do_not_end_it():
     pid = run(jobs.reverse)[0]["pid"]
     os.kill(pid, signal.SIGKILL)
     psutil.Process(pid).wait(10) if psutil.pid_exists(pid) else None
     assert run(jobs.reverse)[0]["pid"] != pid
+    pid = run(jobs.reverse)[0]["pid"]
+    os.kill(pid, signal.SIGINT)
+    os.kill(pid, signal.SIGTERM)
+    assert run(jobs.reverse)[0]["pid"] == pid
 
 
 @pytest.mark.parametrize("program", ["/bin/false", "/nowhere"])
@@ -119,13 +108,6 @@ def test_no_process_can_be_started(monkeypatch, program):
     with pytest.raises(UserError, match="cannot be started") as caught:
         run(jobs.reverse)
     assert not isinstance(caught.value, ForeignError) and not child._pool.all
-
-
-def test_a_terminals_signals_do_not_end_it():
-    pid = run(jobs.reverse)[0]["pid"]
-    os.kill(pid, signal.SIGINT)
-    os.kill(pid, signal.SIGTERM)
-    assert run(jobs.reverse)[0]["pid"] == pid
 
 
 def test_a_fork_has_children_of_its_own():
@@ -168,9 +150,3 @@ def test_the_hard_limits_of_a_shell_hold():
     root = Path(__file__).parents[2]
     environment = {**os.environ, "PYTHONPATH": str(root)}
     subprocess.run([sys.executable, "-c", program], cwd=root, env=environment, check=True)
-
-
-def test_a_child_has_no_model_code_in_it():
-    child._forget_children()  # others have decoded images, with NumPy
-    loaded = run(jobs.modules)[0]["modules"]
-    assert not {"jax", "tensorflow", "torch", "numpy"} & set(loaded)

@@ -20,10 +20,20 @@ def written(path, columns, **how):
     return path
 
 
-def test_a_sound_file_comes_back(tmp_path):
+def test_sound_files_come_back_and_others_are_refused(tmp_path):
     columns = {"a": list(range(99)), "b": [b"x" * n for n in range(99)]}
     path = written(tmp_path / "a.parquet", columns, row_group_size=10, compression="zstd")
     assert rows(path) == [{"a": n, "b": b"x" * n} for n in range(99)]
+    pq.write_table(pa.table([[1], [2]], ["a", "a"]), tmp_path / "a.parquet")
+    with pytest.raises(ForeignError, match="two columns of one name"):
+        open_parquet(tmp_path / "a.parquet")
+    with pytest.raises(ForeignError, match="a folder"):
+        open_parquet(tmp_path)
+    with pytest.raises(FileNotFoundError):
+        open_parquet(tmp_path / "missing")
+    (tmp_path / "a.parquet").write_bytes(b"PAR1")
+    with pytest.raises(ForeignError, match="not a whole Parquet file"):
+        open_parquet(tmp_path / "a.parquet")
 
 
 @pytest.mark.parametrize(
@@ -39,22 +49,6 @@ def test_files_that_claim_too_much(tmp_path, columns, words):
     assert path.stat().st_size < 2_000_000
     with pytest.raises(ForeignError, match=words):
         open_parquet(path)
-
-
-def test_two_columns_of_one_name(tmp_path):
-    pq.write_table(pa.table([[1], [2]], ["a", "a"]), tmp_path / "a.parquet")
-    with pytest.raises(ForeignError, match="two columns of one name"):
-        open_parquet(tmp_path / "a.parquet")
-
-
-def test_what_is_no_file_of_its_own(tmp_path):
-    with pytest.raises(ForeignError, match="a folder"):
-        open_parquet(tmp_path)
-    with pytest.raises(FileNotFoundError):
-        open_parquet(tmp_path / "missing")
-    (tmp_path / "a.parquet").write_bytes(b"PAR1")
-    with pytest.raises(ForeignError, match="not a whole Parquet file"):
-        open_parquet(tmp_path / "a.parquet")
 
 
 def test_files_that_are_damaged_anywhere(tmp_path):

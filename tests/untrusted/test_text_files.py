@@ -22,18 +22,10 @@ from cxrjax.training.store import find_damage
 from cxrjax.untrusted.arrays import read_array
 from cxrjax.untrusted.json_stream import read_items
 from cxrjax.untrusted.xml_text import decode_xml, parse_xml
+from tests.papers.cases import data
 from tests.untrusted.conftest import CASES
 
-RECORD = {
-    "dataset": "custom",
-    "split": "train",
-    "image_id": "i",
-    "image_path": "i.png",
-    "question_id": "q",
-    "question": "What?",
-    "question_type": "What",
-    "answers": [{"text": "Nothing."}],
-}
+RECORD = data(__file__)["record"]
 # Each in place of a value that is a text.
 HOSTILE = ["[" * 100_000, "[" * 210 + "]" * 210, '"\\ud800"', "1" * 5_000, '"\udc80"', "{"]
 READERS = {
@@ -93,13 +85,17 @@ def test_a_split_names_a_file_of_the_build_and_no_other(tmp_path, split):
         list(read_records(file))
 
 
-def test_what_cannot_be_written_leaves_what_was_there(tmp_path):
+def test_arrays_come_back_and_what_cannot_be_written_leaves_what_was_there(tmp_path):
     page = tmp_path / "index.html"
     replace_text(page, "old")
     with pytest.raises(UserError, match=r"index\.html: cannot be written: half of a surrogate"):
         replace_text(page, "new \ud800")
     assert [path.name for path in tmp_path.iterdir()] == ["index.html"]
     assert page.read_text() == "old"
+    for array in (np.arange(6.0).reshape(2, 3), np.zeros((2, 0)), np.ones(3, np.int8)):
+        np.save(tmp_path / "a.npy", array)
+        if array.size:  # what has no cells cannot be mapped
+            np.testing.assert_array_equal(read_array(tmp_path / "a.npy", 6), array)
 
 
 def test_checksums_name_files_of_their_folder(tmp_path, subtests):
@@ -114,28 +110,26 @@ def test_checksums_name_files_of_their_folder(tmp_path, subtests):
             assert find_damage(tmp_path, ["params"]) != ""
 
 
-def test_a_system_has_a_name_that_can_be_written(tmp_path):
+def test_names_lines_and_items_are_read_one_by_one(tmp_path):
     for name in ("a\udcff", "a\nb", "", "x" * 300):
         with pytest.raises(UserError, match="choose another --name"):
             system_names([tmp_path / "p.jsonl"], [name])
     assert list(system_names([tmp_path / "p.jsonl"], ["org/model"])) == ["org/model"]
-
-
-def test_lines_are_not_kept_in_a_device():
     with pytest.raises(UserError, match="not a regular file; pass another --cache"):
         KeyedLines(Path("/dev/zero"), "--cache", "a", len, dict)
+    path = tmp_path / "a.json"
+    items = [{"a": [1, 2.5, None, "phổi"], "b": {}}, 1, "x" * 999, []] * 500
+    for text in (json.dumps(items), "\ufeff" + json.dumps(items, indent=2, ensure_ascii=False)):
+        path.write_text(text, encoding="utf-8")
+        for longest in (999 + 2, 2_000, 2**20):
+            assert list(read_items(path, longest)) == items
+    path.write_text(" [ ] ")
+    assert list(read_items(path)) == []
 
 
 def npy(shape, kind="<f8", content=b""):
     header = f"{{'descr': '{kind}', 'fortran_order': False, 'shape': {shape}, }}".ljust(117) + "\n"
     return b"\x93NUMPY\1\0" + len(header).to_bytes(2, "little") + header.encode() + content
-
-
-def test_an_array_comes_back(tmp_path):
-    for array in (np.arange(6.0).reshape(2, 3), np.zeros((2, 0)), np.ones(3, np.int8)):
-        np.save(tmp_path / "a.npy", array)
-        if array.size:  # what has no cells cannot be mapped
-            np.testing.assert_array_equal(read_array(tmp_path / "a.npy", 6), array)
 
 
 def test_arrays_that_are_refused(tmp_path, subtests):
@@ -150,17 +144,6 @@ def test_arrays_that_are_refused(tmp_path, subtests):
         (tmp_path / "a.npy").write_bytes(content)
         with subtests.test(content[:99]), pytest.raises(ForeignError, match=words):
             read_array(tmp_path / "a.npy", 8)
-
-
-def test_items_come_one_by_one(tmp_path):
-    path = tmp_path / "a.json"
-    items = [{"a": [1, 2.5, None, "phổi"], "b": {}}, 1, "x" * 999, []] * 500
-    for text in (json.dumps(items), "\ufeff" + json.dumps(items, indent=2, ensure_ascii=False)):
-        path.write_text(text, encoding="utf-8")
-        for longest in (999 + 2, 2_000, 2**20):
-            assert list(read_items(path, longest)) == items
-    path.write_text(" [ ] ")
-    assert list(read_items(path)) == []
 
 
 def test_arrays_of_json_that_are_refused(tmp_path, subtests):
@@ -188,9 +171,6 @@ def test_encodings_that_are_read():
     for declared, written in [*pairs.items(), ("utf-8", "utf-16")]:
         root = parse_xml(decode_xml(document(declared).encode(written)))
         assert (root.text, root.get("b")) == ("é", "c"), (declared, written)
-
-
-def test_without_a_declaration_it_is_utf8():
     assert parse_xml(decode_xml("<a>phổi</a>".encode())).text == "phổi"
     with pytest.raises(ForeignError, match="byte 3 is not UTF-8"):
         decode_xml(b"<a>\xe9</a>")
@@ -198,7 +178,7 @@ def test_without_a_declaration_it_is_utf8():
         decode_xml(document("us-ascii").encode())
 
 
-def test_encodings_that_are_refused(subtests):
+def test_encodings_and_documents_that_are_refused(subtests):
     names = "utf-32 utf-7 cp037 shift_jis no-such base64 idna unicode_escape x\0"
     for encoding in names.split(" "):
         refused = pytest.raises(ForeignError, match=r"XML in the encoding .*; save it as UTF-8")
@@ -206,9 +186,6 @@ def test_encodings_that_are_refused(subtests):
             decode_xml(document(encoding).encode())
     with pytest.raises(ForeignError, match="XML in UTF-32"):
         decode_xml(document("utf-8").encode("utf-32"))
-
-
-def test_documents_that_are_refused(subtests):
     deep = ("<a>" * 201 + "</a>" * 201, "<a>" * 300_000)
     others = [("<a>\ud800</a>", "not XML"), (" " * (2**24 + 1), "at most")]
     others += [(text, "deeper than 200") for text in deep]
@@ -217,11 +194,8 @@ def test_documents_that_are_refused(subtests):
             parse_xml(text)
 
 
-def test_a_floor_that_is_left_does_not_count():
+def test_floors_count_while_they_are_entered():
     assert len(parse_xml("<a>" + "<b><c/></b>" * 1_000 + "</a>")) == 1_000
     assert parse_xml("<a>" * 200 + "</a>" * 200).tag == "a"
-
-
-def test_a_floor_that_is_entered_again_counts():
     with pytest.raises(ForeignError, match="deeper than 200"):
         parse_xml("<a>" * 150 + "<b/>" + "<a>" * 60 + "</a>" * 210)

@@ -25,15 +25,17 @@ def test_devices_pipes_and_folders_are_refused_at_once(tmp_path):
         read_bytes(tmp_path / "missing")
 
 
-def test_a_file_is_read_up_to_its_limit(tmp_path):
+def test_files_and_lines_are_read_up_to_their_limits(tmp_path):
     path = tmp_path / "file"
     path.write_bytes(b"12345")
     assert read_bytes(path, 5) == b"12345"
     with pytest.raises(ForeignError, match="more than the 4 bytes"):
         read_bytes(path, 4)
-
-
-def test_text_is_utf8_with_or_without_a_mark(tmp_path):
+    path = tmp_path / "lines"
+    path.write_bytes(b"\xef\xbb\xbfone\n\n  \nfour")
+    assert list(read_lines(path)) == [(1, b"one\n"), (4, b"four")]
+    with pytest.raises(ForeignError, match="a line of more than 3 bytes"):
+        list(read_lines(path, longest=3))
     path = tmp_path / "file"
     path.write_bytes("\ufeffphổi\r\n".encode())
     assert read_text(path) == "phổi\r\n"
@@ -41,15 +43,7 @@ def test_text_is_utf8_with_or_without_a_mark(tmp_path):
         decode_text(b"ab\xff")
 
 
-def test_lines_keep_their_numbers_and_have_a_longest(tmp_path):
-    path = tmp_path / "lines"
-    path.write_bytes(b"\xef\xbb\xbfone\n\n  \nfour")
-    assert list(read_lines(path)) == [(1, b"one\n"), (4, b"four")]
-    with pytest.raises(ForeignError, match="a line of more than 3 bytes"):
-        list(read_lines(path, longest=3))
-
-
-def test_json_that_is_refused(subtests):
+def test_json_is_refused_beyond_its_bounds(subtests):
     rows = [(b"", "EOF"), (b"{} {}", "trailing"), ('{"a": 1}'.encode("utf-16"), "not UTF-8")]
     rows += [(text, "recursion limit") for text in (b"[" * 100_000, b"[" * 210 + b"]" * 210)]
     rows += [(b'{"a": "\\ud800"}', "hex escape"), ('"\ud800"', "half of a surrogate pair")]
@@ -59,13 +53,14 @@ def test_json_that_is_refused(subtests):
     for text, words in rows:
         with subtests.test(ascii(text[:99])), pytest.raises(ForeignError, match=words):
             parse_json(text)
-
-
-def test_json_has_a_number_of_entries():
     with pytest.raises(ForeignError, match="4,000,001 entries, at most 4,000,000"):
         parse_json(b"[" + b"0," * 3_999_999 + b"0,0]")
     assert len(parse_json(b"[" + b"0," * 3_999_998 + b"0]")) == 3_999_999
     assert parse_json('"' + "," * 3_999_000 + '"')
+    assert parse_json("[Infinity, -Infinity]") == [float("inf"), float("-inf")]
+    for text in ("[NaN]", "[Infinity]"):
+        with pytest.raises(ForeignError, match="not JSON"):
+            parse_json(text, finite=True)
 
 
 def test_json_that_is_read():
@@ -90,9 +85,15 @@ def test_a_name_that_leads_elsewhere_names_no_file(name):
         file_name(name)
 
 
-def test_names_of_people_pass():
+def test_names_of_people_pass_and_faults_name_the_file(tmp_path):
     for name in ("train", "phổi 1", "a.b-c_d", "...", "ế" * 66):
         assert file_name(name) == name
+    path = tmp_path / "deep.json"
+    path.write_bytes(b"[" * 10_000)
+    with pytest.raises(UserError, match=r"deep\.json: not JSON .*; write or fetch it again"):
+        read_json_object(path)
+    with pytest.raises(UserError, match="here: odd; mend it"), reading("here", hint="mend it"):
+        raise ForeignError("odd")
 
 
 @pytest.mark.parametrize(
@@ -102,19 +103,3 @@ def test_a_path_stays_inside_of_its_folder(tmp_path, name):
     with pytest.raises(ForeignError):
         path_inside(tmp_path, name)
     assert path_inside(tmp_path, "a/b..c/d.png") == tmp_path / "a" / "b..c" / "d.png"
-
-
-def test_what_breaks_the_border_becomes_a_line_that_names_the_file(tmp_path):
-    path = tmp_path / "deep.json"
-    path.write_bytes(b"[" * 10_000)
-    with pytest.raises(UserError, match=r"deep\.json: not JSON .*; write or fetch it again"):
-        read_json_object(path)
-    with pytest.raises(UserError, match="here: odd; mend it"), reading("here", hint="mend it"):
-        raise ForeignError("odd")
-
-
-def test_infinities_are_numbers_unless_they_must_not_be():
-    assert parse_json("[Infinity, -Infinity]") == [float("inf"), float("-inf")]
-    for text in ("[NaN]", "[Infinity]"):
-        with pytest.raises(ForeignError, match="not JSON"):
-            parse_json(text, finite=True)

@@ -69,10 +69,19 @@ def test_letters_and_words_in_one_list(text, chosen):
     assert letters == chosen and (failure == "undecided") == (not chosen)
 
 
-def test_normal_is_yes_to_a_question_of_normality():
+def test_normal_is_yes_and_long_texts_take_linear_time():
     for text, said in (("Normal.", "Yes"), ("It is abnormal.", "No")):
         found = named_options(text, "closed_ended", None, "Is the heart size normal?")
         assert found.options == {said}
+    told = {name: kind.instruction for name, kind in QUESTION_TYPES.items()}
+    assert told == data(__file__)["instructions"]
+    rng = random.Random(0)
+    pieces = ["A, ", "[B", "(", "answer is ", "option ", "no effusion, ", "\n", "C", "yes", ": "]
+    for text in ("answer is " * 90_000, "A, " * 300_000, "".join(rng.choices(pieces, k=250_000))):
+        for kind in ("closed_ended", "multi_choice"):
+            start = time.process_time()
+            named_options(text, kind, CHOICES)
+            assert time.process_time() - start < 30
 
 
 @cases("text, option, failure")
@@ -102,16 +111,6 @@ def test_nothing_raises_and_nothing_is_named_that_was_not_offered(text, kind):
     assert (found.options or set()) <= {"A", "B", "C", "D", "Yes", "No"}
 
 
-def test_long_texts_take_linear_time():
-    rng = random.Random(0)
-    pieces = ["A, ", "[B", "(", "answer is ", "option ", "no effusion, ", "\n", "C", "yes", ": "]
-    for text in ("answer is " * 90_000, "A, " * 300_000, "".join(rng.choices(pieces, k=250_000))):
-        for kind in ("closed_ended", "multi_choice"):
-            start = time.process_time()
-            named_options(text, kind, CHOICES)
-            assert time.process_time() - start < 30
-
-
 @given(LETTERS, LETTERS)
 def test_jaccard_is_scikit_learns(named, truth):
     binary = MultiLabelBinarizer(classes=list("ABCD")).fit([])
@@ -119,25 +118,14 @@ def test_jaccard_is_scikit_learns(named, truth):
     assert jaccard(frozenset(named), frozenset(truth)) == pytest.approx(expected)
 
 
-def test_chance_counts_all_guesses():
+def test_chance_counts_all_guesses_and_options_stand_behind_the_question():
     for options in (2, 3, 4):
         sizes = range(1, options + 1)
         sets = [len(list(itertools.combinations(range(options), size))) for size in sizes]
         assert chance("multi_choice", options) == pytest.approx(1 / sum(sets))
     # The paper's random row: 7.50 % on multi-choice, 25.85 % on single-choice, 48.80 % on closed.
     assert (chance("single_choice", 4), chance("closed_ended", 2)) == (0.25, 0.5)
-
-
-OPTIONS = ["A: Clear lung fields", "B: Atelectasis", "C: Effusions", "D: Congestion"]
-
-
-def test_instructions_are_the_released_ones():
-    told = {name: kind.instruction for name, kind in QUESTION_TYPES.items()}
-    assert told == data(__file__)["instructions"]
-
-
-def test_options_stand_behind_the_question():
-    """Table 13."""
+    # Table 13
     text = human_text("What is seen?", OPTIONS)
     listed = "A: Clear lung fields, B: Atelectasis, C: Effusions, D: Congestion"
     assert text == f"What is seen? <choices>: [{listed}]"
@@ -146,6 +134,9 @@ def test_options_stand_behind_the_question():
     asked = human_text("Which?", ["A: Mild, or none", "B: Heart, B: lung"])
     question, options = split_choices(asked)
     assert human_text(question, options) == asked
+
+
+OPTIONS = ["A: Clear lung fields", "B: Atelectasis", "C: Effusions", "D: Congestion"]
 
 
 @cases("answer, key")

@@ -23,7 +23,7 @@ from cxrjax.papers.gemex.construct.refine import RuleRefiner
 from cxrjax.papers.sources.report import ImageReport, ReportSentence
 from cxrjax.records import read_records
 from cxrjax.records_io.quality import QualityLog
-from tests.papers.cases import cases
+from tests.papers.cases import cases, data
 
 
 @pytest.fixture(autouse=True)
@@ -183,11 +183,14 @@ def test_wrong_questions_are_asked_for_again(ask, change):
     assert len(bodies) == 2 and len(drafts) == 11
 
 
-def test_the_harness_measures_this_refiner_too(chat, tmp_path):
+def test_prompts_fit_their_places_and_the_harness_measures_this_refiner_too(chat, tmp_path):
     labels = [LabelledSentence("a", "Heart normal.", frozenset({"cardiac silhouette"}), 0)]
     with chat.Server(lambda body, n: chat.Text(pairs(HEART))) as where:
         accuracies, _ = measure(Refiner(client(where, tmp_path), QualityLog()), labels)
     assert accuracies[0].value == 1
+    prompt = load_prompt()
+    assert "{regions}" in prompt["refine"]["system"]
+    assert {"{counts}", "{contents}"} <= set(re.findall(r"\{\w+\}", prompt["generate"]["system"]))
 
 
 def test_the_harness_command_tries_another_prompt(chat, tmp_path, capsys):
@@ -208,11 +211,7 @@ def test_the_harness_command_tries_another_prompt(chat, tmp_path, capsys):
     assert re.search(r"rule 6 .* 1 of    1  100\.0 %", printed)
     assert re.search(r"rule 4 .* 0 of    1    0\.0 %", printed)
     assert "b: expected ['left lung'], given ['cardiac silhouette']" in printed
-    for text, message in (
-        ("[refine]\nsystem = 'no place'", "no place for {regions}"),
-        ("[generate]", "expected TOML as"),
-        ("[", "expected TOML as"),
-    ):
+    for text, message in data(__file__)["the_harness_command_tries_another_prompt"]:
         tried.write_text(text)
         with pytest.raises(UserError, match=message):
             accuracy(flags)
@@ -259,9 +258,3 @@ def test_the_build_command_asks_a_model(chat, sample, tmp_path, capsys):
     assert all(record.answers[0].regions == ["left lower lung zone"] for record in records)
     quality = json.loads((tmp_path / "out/quality.json").read_text())
     assert quality["counts"]["longitudinal"] == 2  # the last question of each image
-
-
-def test_prompts_fit_their_places():
-    prompt = load_prompt()
-    assert "{regions}" in prompt["refine"]["system"]
-    assert {"{counts}", "{contents}"} <= set(re.findall(r"\{\w+\}", prompt["generate"]["system"]))

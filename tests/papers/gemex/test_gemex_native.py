@@ -43,7 +43,7 @@ def files(sample):
     return {sample / native_files.TRAIN_FILE: "train"} | dict.fromkeys(tests, "test")
 
 
-def test_native_to_record_to_native(files):
+def test_native_files_and_those_in_sizes_come_back_as_they_were(files, sample, tmp_path):
     """Reports are dropped unless they are asked for."""
     for path, split in files.items():
         records = read(path, split, keep_reports=True)
@@ -51,6 +51,11 @@ def test_native_to_record_to_native(files):
         for record in read(path, split):
             assert "MADE-UP REPORT" not in record.model_dump_json()
             assert native.REPORT_FIELD not in native.to_native(record)
+    rows = rows_of(sample / "test/multi_choice_question.jsonl")
+    rows[0]["visual_locations"] = [[150, 150, 40, 60], [10, 10, 20, 30]]
+    (record,) = read(write(tmp_path / "multi_choice_question.jsonl", rows), keep_reports=True)
+    assert "[[150, 150, 190, 210], [10, 10, 30, 40]]" in record.answer_text
+    assert [native.to_native(record)] == rows
 
 
 def test_what_a_record_says(sample):
@@ -68,15 +73,6 @@ def test_what_a_record_says(sample):
     assert train[4].choices[2] == "C: Atelectasis"
 
 
-def test_a_box_that_fills_the_frame_ends_where_the_image_does(sample):
-    record = read(sample / "test/multi_choice_question.jsonl")[0]
-    record.answers[0] = record.answers[0].model_copy(
-        update={"text": "<location>[[0, 0, 224, 224]]"}
-    )
-    for side in range(1, 4000):
-        assert native.locate(record, (side, 239)).boxes == [[0, 0, 239, side]]
-
-
 def test_rows_of_one_image_share_its_row_id_and_all_are_read(sample, tmp_path):
     train = read(sample / native_files.TRAIN_FILE, "train")
     kinds = ("open_ended-18-0", "open_ended-18-1", "closed_ended-18-0", "single_choice-18-0")
@@ -92,7 +88,7 @@ def test_rows_of_one_image_share_its_row_id_and_all_are_read(sample, tmp_path):
     assert sifted(path) == (2, found)
 
 
-def test_a_row_that_a_build_makes_has_the_releases_names_and_paths(sample):
+def test_rows_of_a_build_have_the_releases_names_and_boxes_end_with_the_image(sample):
     record = read(sample / "test/single_choice_question.jsonl")[0]
     built = record.model_copy(update={"quality": {}, "image_path": "../../images/x.jpg"})
     row = native.to_native(built)
@@ -100,6 +96,12 @@ def test_a_row_that_a_build_makes_has_the_releases_names_and_paths(sample):
     assert row["image_path"] == f"p10/p10000001/s50000001/{image}.jpg"
     assert row["visual_regions"] == ["cardiac region"]
     assert row["row_id"] == image and row["q_id"] == record.question_id
+    record = read(sample / "test/multi_choice_question.jsonl")[0]
+    record.answers[0] = record.answers[0].model_copy(
+        update={"text": "<location>[[0, 0, 224, 224]]"}
+    )
+    for side in range(1, 4000):
+        assert native.locate(record, (side, 239)).boxes == [[0, 0, 239, side]]
 
 
 def test_written_files_are_read_back(files, tmp_path):
@@ -127,14 +129,6 @@ def test_evidence_decides():
     assert to_corners(only_size, "xywh") == (150, 150, 190, 210)
     with pytest.raises(Unusable, match="wrong_frame"):
         to_corners(only_size, "xyxy")
-
-
-def test_a_file_in_sizes_is_read_and_written_as_it_was(sample, tmp_path):
-    rows = rows_of(sample / "test/multi_choice_question.jsonl")
-    rows[0]["visual_locations"] = [[150, 150, 40, 60], [10, 10, 20, 30]]
-    (record,) = read(write(tmp_path / "multi_choice_question.jsonl", rows), keep_reports=True)
-    assert "[[150, 150, 190, 210], [10, 10, 30, 40]]" in record.answer_text
-    assert [native.to_native(record)] == rows
 
 
 def test_mixed_evidence_is_refused_and_an_explicit_format_sets_aside(sample, tmp_path):

@@ -14,6 +14,7 @@ from cxrjax.papers.grounded_reports.build import words_by_language
 from cxrjax.papers.grounded_reports.figures import GROUNDED_REPORTS
 from cxrjax.records import Answer, read_records
 from tests.evaluation import made
+from tests.papers.cases import cases
 
 CASES = made.cases_of(__file__)
 DATA = Path(__file__).parents[3] / "data"
@@ -103,15 +104,7 @@ def test_scene_graphs(tmp_path):
     assert len(opacity.boxes_by_image["synthetic-0001"]) == 1
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "reason"),
-    [
-        ('"synthetic-0002": {', '"synthetic-0009": {', "box_in_other_image"),
-        ('"sentence_id": "S05"', '"sentence_id": "S99"', "box_without_sentence"),
-        ('"observations": {', '"observed": {', "invalid_record"),
-        ("{", "", "invalid_graph"),
-    ],
-)
+@cases("old, new, reason")
 def test_a_broken_scene_graph_is_rejected(old, new, reason, tmp_path):
     shutil.copytree(RELEASE, tmp_path / "source")
     file = next((tmp_path / "source").rglob("s59990001.scene_graph.json"))
@@ -122,13 +115,10 @@ def test_a_broken_scene_graph_is_rejected(old, new, reason, tmp_path):
     assert {why for why, _ in rejected(tmp_path / "out")} == {reason}
 
 
-def test_other_sources_are_refused(tmp_path):
+def test_words_of_languages_and_other_sources(tmp_path, subtests):
     (tmp_path / "empty").mkdir()
     with pytest.raises(UserError, match="no grounded reports; expected grounded_reports"):
         built(tmp_path / "empty", tmp_path / "out")
-
-
-def test_words_of_languages(subtests):
     for text, expected in CASES["languages"].items():
         with subtests.test(text=text):
             assert words_by_language(text) == expected

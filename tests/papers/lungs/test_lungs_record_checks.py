@@ -9,6 +9,7 @@ from cxrjax.papers.lungs.build import LungsBuilder
 from cxrjax.papers.lungs.record_checks import check_record
 from cxrjax.records import read_records
 from cxrjax.records_io.builder import SourceOptions
+from tests.papers.cases import data
 
 CHECKED = 2_000
 IMAGES = 600
@@ -42,13 +43,7 @@ def test_none_of_two_thousand_records_contradicts_itself(records):
 def test_yes_and_no_to_a_normal_film(records):
     asked = records[0].model_copy(deep=True, update={"question_type": "Yes_No"})
     asked.question = "Is this chest X-ray normal?"
-    for text, polarity, right in [
-        ("Yes, this chest X-ray is normal.", "pos", True),
-        ("No, this chest X-ray is not normal.", "neg", True),
-        ("No, this chest X-ray is normal.", "neg", False),
-        ("Yes, this chest X-ray is normal.", "neg", False),
-        ("This chest X-ray is normal.", "pos", False),
-    ]:
+    for text, polarity, right in data(__file__)["yes_and_no_to_a_normal_film"]:
         asked.answers[0].text, asked.answers[0].polarity = text, polarity
         assert (check_record(asked) == []) == right, text
 

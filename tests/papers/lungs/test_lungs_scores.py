@@ -91,13 +91,19 @@ def test_expected_ious_are_held_against_those_found(folder):
     assert curve["x"] == pytest.approx([0.5, 0.9]) and curve["y"] == pytest.approx([0.5, 1])
 
 
-def test_what_has_no_boxes_counts_in_strict_alone(folder):
+def test_other_records_are_refused_and_what_has_no_boxes_counts_in_strict(folder, tmp_path):
     figures, _ = scored(folder, says(left=[], right=None))
     assert figures["paper"]["lungs/mean_iou"] is None
     assert figures["paper"]["lungs/mean_iou/lungs"] == pytest.approx(1)
     assert figures["strict"]["lungs/mean_iou"] == 0
     problems = made.read_json(folder, "out", "score.json")["problems"]["p"]
     assert problems["missing_prediction"] == problems["blank_answer"] == 2
+    answer = Answer(text="x", labels=["right lung"], polarity="pos")
+    for changes in ({"variables": {"finding": "mass"}}, {"image_hw": None}, {"answers": [answer]}):
+        write_records(tmp_path / "records.jsonl", [record("a", "right", [RIGHT], **changes)])
+        told = r"a-right asks about .* expected one of .*dataset=lungs"
+        with pytest.raises(UserError, match=told):
+            scored(tmp_path, [])
 
 
 def test_floors_of_one_box_are_as_good_as_they_can_be(folder):
@@ -115,12 +121,3 @@ def test_floors_of_one_box_are_as_good_as_they_can_be(folder):
     for name, sensitivity, specificity in (("constant yes", 0, 1), ("constant no", 1, 0)):
         assert value[name]["normal/sensitivity"] == sensitivity
         assert value[name]["normal/specificity"] == specificity
-
-
-def test_other_records_are_refused(tmp_path):
-    answer = Answer(text="x", labels=["right lung"], polarity="pos")
-    for changes in ({"variables": {"finding": "mass"}}, {"image_hw": None}, {"answers": [answer]}):
-        write_records(tmp_path / "records.jsonl", [record("a", "right", [RIGHT], **changes)])
-        told = r"a-right asks about .* expected one of .*dataset=lungs"
-        with pytest.raises(UserError, match=told):
-            scored(tmp_path, [])

@@ -66,12 +66,14 @@ def test_a_phrase_is_one_question_with_all_of_its_boxes(tmp_path):
     assert "gt_finding" not in questions and "category_name" not in questions
 
 
-def test_both_files_hold_the_same_phrases():
+def test_both_files_hold_the_same_phrases_and_the_papers_pairs_add_up():
     said = [
         [(r.image_id, r.question, r.gt_finding, r.boxes, r.image_path) for r in read]
         for read in (read_native(CSV, QualityLog()), read_native(JSON, QualityLog()))
     ]
     assert said[0] == said[1]
+    pairs = [PAPER[f"finding_questions/{name}"].value for name in FINDINGS]
+    assert sum(pairs) == PAPER["questions"].value == 1162
 
 
 def test_without_a_split_patients_are_divided(tmp_path):
@@ -133,11 +135,6 @@ def test_refusals(tmp_path):
         built(header, tmp_path / "out")
     with pytest.raises(UserError, match=r"quality\.rows of a \*\.json"):
         write_native(tmp_path / "x.json", read_native(CSV, QualityLog()))
-
-
-def test_the_paper_s_pairs_add_up():
-    pairs = [PAPER[f"finding_questions/{name}"].value for name in FINDINGS]
-    assert sum(pairs) == PAPER["questions"].value == 1162
 
 
 # Question id -> finding, patient, true boxes in pixels of an image of height 100, width 200.
@@ -234,7 +231,7 @@ def test_maps_without_noise_and_unusable_ones_are_counted(folder):
     assert figures["strict"]["cnr/Pneumonia"] is None
 
 
-def test_a_heat_map_leaves_no_boxes_out(folder):
+def test_heat_maps_leave_no_boxes_out_and_other_references_are_refused(folder):
     """Only a system of heat maps alone has no mIoU; one that gives no box where it could has 0."""
     np.save(folder / "a.npy", np.random.default_rng(0).normal(size=(10, 20)))
     empty = [{"question_id": name, "boxes": []} for name in "bc"]
@@ -242,15 +239,16 @@ def test_a_heat_map_leaves_no_boxes_out(folder):
     assert figures["strict"]["miou"] == figures["strict"]["miou/Edema"] == 0
     assert figures["strict"]["cnr/Edema"] > 0
     assert scored(folder, maps("a"))["strict"]["miou"] is None
+    references = folder / "records.jsonl"
+    references.write_text(references.read_text().replace("Edema", "ILD"))
+    with pytest.raises(UserError, match="expected one of MS-CXR's findings"):
+        scored(folder, [{"question_id": "a", "boxes": []}])
 
 
-def test_contrast_of_plain_maps():
+def test_contrast_is_between_cells_whose_centres_are_inside():
     inside = np.array([[True, False]])
     assert contrast_to_noise(np.array([[0.1, 0.1]]), inside) == 0
     assert contrast_to_noise(np.array([[0.0, 1.0]]), inside) == -np.inf
-
-
-def test_a_cell_is_inside_where_its_centre_is():
     mask = region_mask(np.array([[0.0, 0.0, 26.0, 24.0]]), (100, 100), (2, 2))
     assert not mask.any()  # a centre at 25 below the box's edge
     mask = region_mask(np.array([[0.0, 0.0, 26.0, 26.0]]), (100, 100), (2, 2))
@@ -262,10 +260,3 @@ def test_heat_maps_that_are_refused(folder, heat_map, message):
     np.save(folder / "flat.npy", np.ones(4))
     with pytest.raises(UserError, match=message):
         scored(folder, [{"question_id": "a", "heat_map": heat_map}])
-
-
-def test_references_of_another_data_set_are_refused(folder):
-    references = folder / "records.jsonl"
-    references.write_text(references.read_text().replace("Edema", "ILD"))
-    with pytest.raises(UserError, match="expected one of MS-CXR's findings"):
-        scored(folder, [{"question_id": "a", "boxes": []}])

@@ -41,7 +41,7 @@ def test_sample():
     assert images["sample_nodules"].boxes_of("Nodule/Mass")[0] == (510.0, 598.0, 592.0, 680.0)
 
 
-def test_physionet_spelling_sizes_and_other_classes():
+def test_spellings_of_tables_compressed_or_in_a_wheel(tmp_path):
     quality = QualityLog()
     images = read_box_table(SAMPLE / "annotations_train.csv", quality)
     heart = images[1]
@@ -50,9 +50,6 @@ def test_physionet_spelling_sizes_and_other_classes():
     assert list(heart.readers) == ["S1", "S2", "S3"]
     assert quality.counts()["class_not_selected"] == 1
     assert quality.entries[0].where == "annotations_train.csv:6"
-
-
-def test_compressed_and_in_a_wheel(tmp_path):
     plain = (TABLE).read_bytes()
     packed = tmp_path / "train.csv.gz"
     packed.write_bytes(gzip.compress(plain))
@@ -79,12 +76,20 @@ def test_bad_rows_set_their_image_aside(tmp_path, row, reason, found):
         read_box_table(path)
 
 
-def test_a_row_without_an_image_costs_no_image(tmp_path):
+def test_rows_without_an_image_or_on_the_border_and_as_spreadsheets_write_them(tmp_path):
     quality = QualityLog()
     rows = (",Cardiomegaly,3,R1,1,1,2,2,10,10", "", "b,ILD,5,R1,1,1,2,2,10,10")
     assert [image.image_id for image in read_box_table(_table(tmp_path, *rows), quality)] == ["b"]
     assert [(e.reason, e.where) for e in quality.entries] == [("malformed_row", "train.csv:2")]
     assert quality.examined["rows"] == 2  # a blank line is no row
+    path = _table(tmp_path, "a,Cardiomegaly,3,R1,0,0,10,20,10,20")
+    assert len(read_box_table(path)[0].findings) == 1
+    padded = _table(
+        tmp_path, "a, cardiomegaly ,3.0, R1,1,1,2,2,10.0,10.0", "a,NO FINDING,14.0,R2,,,,,10,10"
+    )
+    (image,) = read_box_table(padded)
+    box = FindingBox("Cardiomegaly", (1.0, 1.0, 2.0, 2.0))
+    assert image.readers == {"R1": [box], "R2": []} and image.image_hw == (10, 10)
 
 
 @pytest.mark.parametrize("row", ["a,ILD,5,R1,1,1,2,2,10,10", "a,No finding,14,R2,,,,,10,10"])
@@ -134,30 +139,6 @@ def test_consensus_without_readers(tmp_path):
     assert quality.counts()["class_not_selected"] == len(quality.entries) == 1
 
 
-def test_an_image_with_other_findings_alone_is_not_normal(tmp_path):
-    rows = ("a,Rib fracture,,R1,1,1,2,2,,", "a,No finding,14,R2,,,,,,", "b,No finding,14,R1,,,,,,")
-    images = read_box_table(_table(tmp_path, *rows), QualityLog())
-    assert [(image.image_id, image.findings, image.normal) for image in images] == [
-        ("a", [], False),
-        ("b", [], True),
-    ]
-    assert [image.image_id for image in pick_normal(images, 5, seed=0)] == ["b"]
-
-
-def test_box_on_the_border_is_inside(tmp_path):
-    path = _table(tmp_path, "a,Cardiomegaly,3,R1,0,0,10,20,10,20")
-    assert len(read_box_table(path)[0].findings) == 1
-
-
-def test_names_and_numbers_as_spreadsheets_write_them(tmp_path):
-    padded = _table(
-        tmp_path, "a, cardiomegaly ,3.0, R1,1,1,2,2,10.0,10.0", "a,NO FINDING,14.0,R2,,,,,10,10"
-    )
-    (image,) = read_box_table(padded)
-    box = FindingBox("Cardiomegaly", (1.0, 1.0, 2.0, 2.0))
-    assert image.readers == {"R1": [box], "R2": []} and image.image_hw == (10, 10)
-
-
 @pytest.mark.parametrize(
     ("separator", "encoding", "told"),
     [(";", "utf-8", "semicolons"), ("\t", "utf-8", "tabs"), (",", "utf-16", "UTF-16"),
@@ -203,7 +184,7 @@ def test_broken_files(tmp_path):
         read_box_table(wheel)
 
 
-def test_write_and_read_back(tmp_path):
+def test_tables_are_read_back_and_other_findings_are_not_normal(tmp_path):
     original = read_box_table(TABLE)
     path = tmp_path / "train.csv"
     assert write_box_table(path, original) == 12
@@ -212,3 +193,10 @@ def test_write_and_read_back(tmp_path):
     # Rows come back reader by reader.
     for left, right in zip(again, original, strict=True):
         assert sorted(f.box for f in left.findings) == sorted(f.box for f in right.findings)
+    rows = ("a,Rib fracture,,R1,1,1,2,2,,", "a,No finding,14,R2,,,,,,", "b,No finding,14,R1,,,,,,")
+    images = read_box_table(_table(tmp_path, *rows), QualityLog())
+    assert [(image.image_id, image.findings, image.normal) for image in images] == [
+        ("a", [], False),
+        ("b", [], True),
+    ]
+    assert [image.image_id for image in pick_normal(images, 5, seed=0)] == ["b"]

@@ -12,7 +12,7 @@ def _record(number, boxes, kind, **fields):
     return made.record_of(f"i{number // 2}", number, boxes=shown, kind=kind, **fields)
 
 
-def test_values():
+def test_values_and_what_is_null():
     statistics = RecordStatistics()
     absent = {"split": "validation", "difficulty": "Medium", "gt_finding": None}
     for record in (
@@ -23,9 +23,6 @@ def test_values():
         statistics.add(record)
     values = statistics.values()
     assert values == CASES["statistics"]
-
-
-def test_nothing_counted_is_null_not_zero():
     values = RecordStatistics().values()
     assert values["questions"] == 0
     assert values["questions_per_image"] is None and values["reason_words_mean"] is None

@@ -63,7 +63,7 @@ def test_figures_of_a_panel_by_hand():
     assert "| Cardiomegaly | 2 | 2 | 1 | 1 | 1 | 1 |" in text and "nan" not in text
 
 
-def test_intervals_resample_images_and_hold_the_value():
+def test_intervals_hold_the_value_and_panels_must_be_comparable():
     images = {
         f"i{n}": {"R1": _marks((HEART, HERE)), "R2": _marks((HEART, HERE if n % 2 else THERE))}
         for n in range(40)
@@ -74,9 +74,6 @@ def test_intervals_resample_images_and_hold_the_value():
     half = 1.96 * math.sqrt(0.25 / 40)
     assert figure.ci_low == pytest.approx(0.5 - half, abs=0.04)
     assert figure.ci_high == pytest.approx(0.5 + half, abs=0.04)
-
-
-def test_panels_that_cannot_be_compared_are_refused():
     with pytest.raises(UserError, match="nothing to compare"):
         reader_ceiling({"i0": {"R1": _marks((HEART, HERE))}, "i1": {"R1": [], "R2": []}})
     with pytest.raises(UserError, match="image i0: a reader's class 'Fracture'"):

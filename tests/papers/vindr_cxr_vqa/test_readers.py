@@ -53,31 +53,22 @@ def test_each_mode_by_hand():
     assert _merged("nms") == [(HEART, (100.0, 100.0, 200.0, 200.0)), *fluids]
 
 
-def test_a_vote_counts_readers_who_marked_nothing():
+def test_votes_and_links_of_readers():
     readers = {"R1": READERS["R1"], "R2": [], "R3": []}
     assert _merged("majority", readers) == _merged("lesion_majority", readers) == []
     assert len(_merged("components", readers)) == 2
     # Of two readers, one is no majority.
     assert _merged("majority", {"R1": READERS["R1"], "R2": []}) == []
-
-
-def test_links_go_through_another_reader_and_not_within_one():
+    for mode in ("raw", "majority", "lesion_majority", "wbf", "nms", "components"):
+        assert _merged(mode, {"R1": [], "R2": [], "R3": []}) == []
     one = [_mark(HEART, 0, 0, 100, 100), _mark(HEART, 60, 0, 160, 100)]  # IoU 0.25 with each other
     assert len(_merged("components", {"R1": one})) == 2
     between = [_mark(HEART, 30, 0, 130, 100)]  # IoU 0.54 with both
     assert _merged("components", {"R1": one, "R2": between}) == [(HEART, (30.0, 0.0, 130.0, 100.0))]
-
-
-def test_the_threshold_can_be_given():
     readers = {"R1": [_mark(HEART, 0, 0, 100, 100)], "R2": [_mark(HEART, 40, 0, 140, 100)]}  # 0.43
     assert len(_merged("wbf", readers)) == 2 and len(_merged("wbf:0.4", readers)) == 1
     assert len(_merged("nms:0.4", readers)) == 1
     assert len(_merged("components:0.5", readers)) == 2
-
-
-def test_no_marks_give_no_boxes():
-    for mode in ("raw", "majority", "lesion_majority", "wbf", "nms", "components"):
-        assert _merged(mode, {"R1": [], "R2": [], "R3": []}) == []
 
 
 @pytest.mark.parametrize(("text", "says"), CASES["bad_modes"])
@@ -174,31 +165,25 @@ def test_right_or_wrong_and_why(present, text, boxes, right, iou, note):
     assert found.iou == (iou if iou is None else pytest.approx(iou, abs=1e-6))
 
 
-def test_open_questions_name_what_was_missed():
+def test_open_questions_name_what_was_missed_if_there_is_a_reference():
     record = _record(kind="What", question="What is seen?", variables=None)
     found = outcome(record, _prediction("Cardiomegaly."), None)
     assert found.right is False and found.note == "missed: ILD; not there: Cardiomegaly"
     assert outcome(record, _prediction("ILD."), None).note == "all classes right"
+    assert outcome(_record(answers=[]), _prediction("ILD."), None).right is None
 
 
-def test_boxes_are_read_by_the_codec():
+def test_boxes_and_refusals_are_read_by_the_codec():
     text = "ILD at " + CODECS["paligemma"].encode(np.array([[0.1, 0.1, 0.5, 0.5]]), 100, 200)
     (line,) = made.predictions_of([{"question_id": "q", "text": text}])
     with pytest.raises(UserError, match="--codec"):
         outcome(_record(), line, None)
     assert outcome(_record(), line, CODECS["paligemma"]).iou > 0.95
-
-
-def test_a_refusal_is_no_answer_whether_the_file_or_the_codec_tells_it():
     absent, text = _record(present=False), "I cannot answer this question."
     told = _prediction(text, parse="refusal")
     (found,) = made.predictions_of([{"question_id": "q", "text": text}])
     for line, codec in ((told, None), (found, CODECS["vindr_px"])):
         assert outcome(absent, line, codec).note == "no answer"
-
-
-def test_without_a_reference_nothing_is_decided():
-    assert outcome(_record(answers=[]), _prediction("ILD."), None).right is None
 
 
 def test_the_share_of_right_answers_is_the_benchmarks_exact_set(tmp_path):

@@ -7,6 +7,7 @@ from cxrjax.papers.vindr_cxr_vqa.annotation import FindingBox, ImageAnnotation
 from cxrjax.papers.vindr_cxr_vqa.construct import verify
 from cxrjax.records_io.quality import QualityLog
 from tests.evaluation import made
+from tests.papers.cases import data
 
 CASES = made.cases_of(__file__)
 
@@ -21,12 +22,7 @@ def _record(answer=(), **fields):
     return made.record_of(asked="Cardiomegaly", boxes=[BOX], answer=own, **told | fields)
 
 
-NEGATIVE = {
-    "answer": {"text": "No.", "polarity": "neg", "boxes_by_image": {}},
-    "negative_kind": "absent_class",
-    "gt_finding": None,
-    "gt_location": None,
-}
+NEGATIVE = data(__file__)["negative"]
 
 
 def _faults(*records):
@@ -36,21 +32,23 @@ def _faults(*records):
     return [(entry.reason, entry.item, entry.found) for entry in log.entries]
 
 
-def test_sound_records_have_no_fault():
+def test_sound_records_have_no_fault_and_agree_with_the_table():
     assert _faults(_record()) == []
     assert _faults(_record(**NEGATIVE)) == []
     several = {"labels": ["Cardiomegaly", "ILD"], "text": "Two.", "boxes_by_image": {}}
     assert _faults(_record(answer=several, gt_finding=None, gt_location=None)) == []
+    assert [fault[0] for fault in _faults(_record(), _record())] == ["duplicate_id"]
+    assert _mismatches(_record()) == []
+    other = {"text": "No.", "labels": ["ILD"], "polarity": "neg", "boxes_by_image": {}}
+    assert _mismatches(_record(**NEGATIVE | {"answer": other})) == []
+    counted = {"images_with_findings": 1, "asked_about": 0, "not_asked_about": 1}
+    assert verify.coverage([], [IMAGE, NORMAL]) == counted
 
 
 @pytest.mark.parametrize(("fields", "reason", "found"), CASES["faults"])
 def test_each_fault_is_listed_by_its_question(fields, reason, found):
     faults = _faults(_record(**fields))
     assert any(r == reason and item == "i0-0" and found in text for r, item, text in faults)
-
-
-def test_a_repeated_id_is_a_fault():
-    assert [fault[0] for fault in _faults(_record(), _record())] == ["duplicate_id"]
 
 
 HEART = [FindingBox("Cardiomegaly", BOX)]
@@ -63,12 +61,6 @@ def _mismatches(record, images=(IMAGE, NORMAL)):
     verify.verify_source([record], {image.image_id: image for image in images}, log, "r.jsonl")
     assert {entry.reason for entry in log.entries} <= {"source_mismatch"}
     return [entry.found for entry in log.entries]
-
-
-def test_what_the_table_has_agrees():
-    assert _mismatches(_record()) == []
-    other = {"text": "No.", "labels": ["ILD"], "polarity": "neg", "boxes_by_image": {}}
-    assert _mismatches(_record(**NEGATIVE | {"answer": other})) == []
 
 
 @pytest.mark.parametrize(("fields", "found"), CASES["mismatches"])
@@ -86,8 +78,3 @@ def test_words_of_reasons_are_counted_and_none_is_dropped():
     assert counted["distribution"] == shares
     assert counted["quantiles"]["max"] == 251
     assert reason_words([]) == {"reasons": 0}
-
-
-def test_images_that_nobody_asks_about_are_counted():
-    counted = {"images_with_findings": 1, "asked_about": 0, "not_asked_about": 1}
-    assert verify.coverage([], [IMAGE, NORMAL]) == counted

@@ -40,18 +40,28 @@ def test_neither_yes_nor_no_is_wrong_for_either_truth(text, rate):
         assert strict[f"vqa/{name}"] == 0, name
 
 
-def test_a_question_without_a_line_says_nothing():
+def test_what_says_nothing_denies_nothing_and_a_measure_is_no_count():
     line = {"question_id": "i-0", "text": "Yes."}
     strict = made.values_of(BOTH, [line], codec="vindr_px")
     assert strict["vqa/contentless_rate"] == strict["vqa/accuracy"] == 0.5
+    assert count_said("<loc_1_2_3_4> 4 mm, 50 %, 1.5, 2 nodules") == 2
+    assert count_said("ILD") is None
 
 
-def test_an_open_question_of_a_normal_image_has_to_be_denied():
+def test_normal_images_have_to_be_denied_and_all_pairs_count():
     normal = [_record(0, "There is no finding.", "", there=False, kind="What")]
     assert _strict(normal, ["No abnormality."])["vqa/exact_set"] == 1
     for text in ("The", "", "banana", "Unclear.", "Cardiomegaly."):
         strict = _strict(normal, [text])
         assert strict["vqa/exact_set"] == strict["vqa/what_by_votes"] == 0, text
+    # ILD is there; Cardiomegaly is asked about and absent; of 12 others nothing is asked.
+    assert _strict(BOTH, ["Yes.", "No."])["vqa/accuracy_all_pairs"] == 1
+    strict = _strict(BOTH, ["Yes.", "Yes."])
+    assert strict["vqa/accuracy"] == 1 / 2
+    assert strict["vqa/accuracy_all_pairs"] == pytest.approx(1 - 1 / len(CLASSES))
+    strict = _strict(BOTH, ["There is ILD and pneumothorax.", "The"])
+    assert strict["vqa/accuracy_all_pairs"] == pytest.approx(1 - 2 / len(CLASSES))
+    assert _strict(BOTH, ["The", "The"])["vqa/accuracy_all_pairs"] == 0
 
 
 def _readers(*marked):
@@ -78,11 +88,6 @@ def test_how_many_is_scored_by_its_number(text, boxes, exact, in_range):
     assert strict["vqa/how_many_in_range"] == in_range
 
 
-def test_a_number_of_a_measure_or_a_box_is_no_count():
-    assert count_said("<loc_1_2_3_4> 4 mm, 50 %, 1.5, 2 nodules") == 2
-    assert count_said("ILD") is None
-
-
 LEFT = [[60.0, 10.0, 90.0, 40.0]]  # as displayed: the patient's left is on the right
 
 
@@ -103,14 +108,3 @@ def test_what_is_scored_by_any_readers_votes(text, votes, made_up):
     strict = _strict([WHAT], [text])
     assert strict["vqa/what_by_votes"] == pytest.approx(votes)
     assert strict["vqa/hallucination_rate"] == made_up
-
-
-def test_accuracy_over_all_pairs_counts_classes_that_nobody_asks_about():
-    # ILD is there; Cardiomegaly is asked about and absent; of 12 others nothing is asked.
-    assert _strict(BOTH, ["Yes.", "No."])["vqa/accuracy_all_pairs"] == 1
-    strict = _strict(BOTH, ["Yes.", "Yes."])
-    assert strict["vqa/accuracy"] == 1 / 2
-    assert strict["vqa/accuracy_all_pairs"] == pytest.approx(1 - 1 / len(CLASSES))
-    strict = _strict(BOTH, ["There is ILD and pneumothorax.", "The"])
-    assert strict["vqa/accuracy_all_pairs"] == pytest.approx(1 - 2 / len(CLASSES))
-    assert _strict(BOTH, ["The", "The"])["vqa/accuracy_all_pairs"] == 0

@@ -25,7 +25,7 @@ def test_bad_references_are_refused_by_their_question(change, says):
         read_references([broken], "raw", "r.jsonl")
 
 
-def test_more_bad_references():
+def test_bad_references_and_records_of_ones_own():
     record = _record(boxes=[BOX])
     with pytest.raises(UserError, match="'i0-0' stands there twice"):
         read_references([record, record], "exact", "r.jsonl")
@@ -37,6 +37,12 @@ def test_more_bad_references():
     several = _record(1, [BOX], ["ILD", "Atelectasis"], variables=None, kind="What")
     with pytest.raises(UserError, match="several classes"):
         read_references([several], "exact", "r.jsonl")
+    readers = {"R1": [{"label": "Scoliosis", "box": BOX}]}
+    record = _record(dataset="custom", boxes=[BOX], labels=[" Pacer "], readers=readers)
+    record = record.model_copy(update={"variables": {"finding": "Pacer"}})
+    references = read_references([record], "raw", "r.jsonl")
+    assert {"Pacer", "Scoliosis"} <= set(references.classes)
+    assert references.questions["i0-0"].present == {"Pacer"}
 
 
 def test_references_without_labels_speak_by_polarity_and_text():
@@ -56,12 +62,3 @@ def test_references_without_labels_speak_by_polarity_and_text():
     assert present(boxes_by_image={"i0": [BOX]}) == {"ILD"}
     assert present(labels=["ILD"]) == {"ILD"}
     assert present(labels=["ILD"], kind="absent_class") == set()
-
-
-def test_records_of_ones_own_name_classes_anywhere():
-    readers = {"R1": [{"label": "Scoliosis", "box": BOX}]}
-    record = _record(dataset="custom", boxes=[BOX], labels=[" Pacer "], readers=readers)
-    record = record.model_copy(update={"variables": {"finding": "Pacer"}})
-    references = read_references([record], "raw", "r.jsonl")
-    assert {"Pacer", "Scoliosis"} <= set(references.classes)
-    assert references.questions["i0-0"].present == {"Pacer"}

@@ -273,15 +273,12 @@ def test_sizes_join_a_finished_build_by_a_table_alone(tmp_path):
         build.main([*common[:2], f"--out={tmp_path / 'x'}"])
 
 
-def test_strict_ends_with_an_error_after_the_build(tmp_path):
+def test_strict_ends_with_an_error_but_not_for_classes_left_out(tmp_path):
     table = tmp_path / "train.csv"
     table.write_text((TABLE).read_text() + "sample_heart,ILD\n")
     with pytest.raises(UserError, match=r"quality\.json: found with --strict: .*malformed_row"):
         _build(table, tmp_path / "out", "--strict")
     assert (tmp_path / "out" / "manifest.json").is_file()
     assert {r.image_id for r in _build(table, tmp_path / "out")} == {"sample_nodules"}
-
-
-def test_classes_that_are_not_selected_are_no_defect(tmp_path):
     records = _build(SAMPLE / "annotations_train.csv", tmp_path, "--strict")
     assert records and _quality(tmp_path)["counts"]["class_not_selected"] == 1

@@ -141,16 +141,6 @@ def test_a_broken_image_is_set_aside_with_its_row(tmp_path):
     assert where == ["train.parquet row 1", "train.parquet row 2"]
 
 
-def test_the_same_image_twice_is_noticed(tmp_path):
-    source = tmp_path / "source"
-    write(source / "train.parquet", [row(0), row(0)])
-    write(source / "test.parquet", [row(0)])
-    warnings = warnings_of(built(source, tmp_path / "out"))
-    assert warnings["the same image twice in a split"] == 1
-    assert warnings["the same image in two splits"] == 1
-    assert "the same image in two splits: vixray-train-00000, vixray-test-00000" in warnings
-
-
 def test_what_may_identify_is_counted_by_row_and_not_repeated(tmp_path):
     source = tmp_path / "source"
     told = "Bệnh nhân Nguyễn Văn An, số điện thoại 0912345678."
@@ -201,11 +191,18 @@ def test_splits_by_manifest(folder, tmp_path):
             built(folder, tmp_path / "out2", split_manifest=manifest)
 
 
-def test_nothing_usable_is_an_error_of_one_line(tmp_path):
+def test_images_twice_are_noticed_and_nothing_usable_is_an_error(tmp_path):
     write(tmp_path / "source" / "train.parquet", [row(findings="")])
     told = r"no row left; .*; the first: train.parquet row 0: missing_"
     with pytest.raises(UserError, match=told):
         built(tmp_path / "source", tmp_path / "out")
+    source = tmp_path / "source"
+    write(source / "train.parquet", [row(0), row(0)])
+    write(source / "test.parquet", [row(0)])
+    warnings = warnings_of(built(source, tmp_path / "twice"))
+    assert warnings["the same image twice in a split"] == 1
+    assert warnings["the same image in two splits"] == 1
+    assert "the same image in two splits: vixray-train-00000, vixray-test-00000" in warnings
 
 
 def test_a_build_taken_up_again_gives_the_same(folder, tmp_path):

@@ -50,10 +50,17 @@ def test_column_names_are_known_in_all_their_spellings(tmp_path, names):
     assert {name for name in study.native["columns"]} == set(cells)
 
 
-def test_images_are_bytes_or_a_struct(tmp_path):
+def test_columns_of_images_numbers_and_lists(tmp_path):
     write(tmp_path / "train.parquet", [row(image=png(3))])
     (read_row,) = read_rows(find_shards(tmp_path), QualityLog())
     assert read_row.image == png(3) and read_row.native["image"] is None
+    write(tmp_path / "train.parquet", [row(findings=7)])
+    studies, quality = read(tmp_path)
+    assert not studies and quality.entries[0].found == "findings is no text; expected text"
+    write(tmp_path / "train.parquet", [row(extra=[1, 2])])
+    (study,), quality = read(tmp_path)
+    assert "extra" not in study.native["columns"]
+    assert any("'extra'" in warning for warning in quality.warnings)
 
 
 @pytest.mark.parametrize(("value", "sex"), CASES["sexes"])
@@ -80,20 +87,17 @@ def test_views(tmp_path, value, view):
     assert study.view == view
 
 
-def test_what_is_not_understood_is_named_by_its_row_and_not_repeated(tmp_path):
-    write(tmp_path / "train.parquet", [row(Ages="60"), row(1, Ages="Nguyễn Văn An")])
-    _, quality = read(tmp_path)
-    assert quality.warnings["age not understood: vixray-train-00001 (train.parquet row 1)"] == 1
-    assert "Nguyễn" not in str(quality.to_json())
-
-
-def test_text_is_nfc_for_use_and_verbatim_for_writing_back(tmp_path):
+def test_text_is_nfc_and_what_is_not_understood_named_by_its_row(tmp_path):
     decomposed = unicodedata.normalize("NFD", "Bóng  tim\nto.")
     write(tmp_path / "train.parquet", [row(findings=decomposed)])
     (study,), quality = read(tmp_path)
     assert study.findings == "Bóng tim to."
     assert study.native["columns"]["findings"] == decomposed
     assert quality.warnings["findings not in Unicode's form NFC, read in it"] == 1
+    write(tmp_path / "train.parquet", [row(Ages="60"), row(1, Ages="Nguyễn Văn An")])
+    _, quality = read(tmp_path)
+    assert quality.warnings["age not understood: vixray-train-00001 (train.parquet row 1)"] == 1
+    assert "Nguyễn" not in str(quality.to_json())
 
 
 @pytest.mark.parametrize(
@@ -115,12 +119,6 @@ def test_a_row_that_cannot_be_used_is_set_aside_and_the_ids_stay(tmp_path, chang
     assert entry.where == "train.parquet row 1"
 
 
-def test_a_text_column_of_numbers_is_set_aside(tmp_path):
-    write(tmp_path / "train.parquet", [row(findings=7)])
-    studies, quality = read(tmp_path)
-    assert not studies and quality.entries[0].found == "findings is no text; expected text"
-
-
 def test_text_of_another_encoding_is_set_aside(tmp_path):
     latin = pyarrow.array([FINDINGS.encode("utf-16"), FINDINGS.encode()]).cast(
         pyarrow.string(), safe=False
@@ -131,13 +129,6 @@ def test_text_of_another_encoding_is_set_aside(tmp_path):
     studies, quality = read(tmp_path)
     assert [s.image_id for s in studies] == ["vixray-train-00001"]
     assert quality.entries[0].found == "findings is not UTF-8 text"
-
-
-def test_a_column_that_cannot_be_kept_is_counted(tmp_path):
-    write(tmp_path / "train.parquet", [row(extra=[1, 2])])
-    (study,), quality = read(tmp_path)
-    assert "extra" not in study.native["columns"]
-    assert any("'extra'" in warning for warning in quality.warnings)
 
 
 @pytest.mark.parametrize(
@@ -204,20 +195,14 @@ def test_a_row_group_is_in_memory_and_never_the_file(tmp_path):
     assert count == 160 and kilobytes < 110_000, run.stdout
 
 
-def test_pyvi_joins_syllables_of_a_word():
+def test_segmenters_join_syllables_keep_measures_or_say_what_to_do(monkeypatch):
     text = "Tổn thương phổi kẽ, không thấy hình ảnh tràn dịch."
     found = words(load_segmenter("pyvi"), text)
     assert {"Tổn_thương", "hình_ảnh"} <= set(found)
     assert not any(word in ",." for word in found)
     assert found == words(load_segmenter("pyvi"), unicodedata.normalize("NFD", text))
-
-
-def test_syllables_keep_measures_whole():
     found = words(load_segmenter("syllables"), "Chỉ số 0,55; nốt 1/3 dưới.")
     assert found == ["Chỉ", "số", "0,55", "nốt", "1/3", "dưới"]
-
-
-def test_what_is_not_there_says_what_to_do(monkeypatch):
     monkeypatch.delenv("VNCORENLP_DIR", raising=False)
     with pytest.raises(UserError, match="VNCORENLP_DIR is None"):
         load_segmenter("vncorenlp")

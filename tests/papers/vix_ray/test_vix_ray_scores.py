@@ -14,14 +14,11 @@ from cxrjax.papers.vix_ray.records import VixRayStudy, records
 from cxrjax.papers.vix_ray.tables import printed_tables
 from cxrjax.records import read_records, strip_answers, write_records
 from tests.evaluation import made
+from tests.papers.cases import data
 
 CASES = made.cases_of(__file__)
 
-TEXTS = [
-    ("Bóng tim to. Góc sườn hoành hai bên nhọn.", "Bóng tim to."),
-    ("Tràn dịch màng phổi phải. Bóng tim không to.", "Tràn dịch màng phổi phải."),
-    ("Nhu mô phổi hai bên sáng đều.", "Hình ảnh tim phổi bình thường."),
-]
+TEXTS = data(__file__)["texts"]
 FINDINGS, IMPRESSIONS = zip(*TEXTS, strict=True)
 
 
@@ -198,11 +195,17 @@ def test_facts_of_a_surrogate_by_hand(folder):
     assert facts and all("surrogate/" in row["metric"] for row in facts)
 
 
-def test_identity_has_all_facts(folder):
+def test_identity_has_all_facts_and_table_6_the_papers_values(folder):
     metrics, _ = run(folder, predict(folder, "m", "stage1-findings", FINDINGS), judge="surrogate")
     for metric in ("fact_precision", "fact_recall", "fact_precision_micro", "fact_recall_micro"):
         assert metrics["m"]["paper"][f"stage1/findings/surrogate/{metric}"]["value"] == 1
     assert metrics["m"]["paper"]["stage1/findings/rouge_l"]["value"] == 1
+    found = {table.title: table.printed for table in printed_tables("validation")}
+    gemini = found["Table 6, validation. Stage 1, findings"]["Gemini"]
+    assert gemini == (44.07, 34.01, 34.49, 22.79, 12.10, 11.20)
+    test = {table.title: table.printed for table in printed_tables("test")}
+    tuned = test["Table 6, test. Stage 3, impression"]["Qwen2.5VL-7B"]
+    assert tuned == (95.2, 93.8, 94.68, 89.75, 89.95, 90.88)
 
 
 def test_second_turns_say_which_history_they_had(folder):
@@ -247,13 +250,7 @@ def test_what_came_of_one_question(folder, text, right, note):
 
 def test_flags_that_do_not_go_together(folder):
     predict(folder, "a", "stage1-findings", ["x"])
-    for flags, told in (
-        ({"verdicts": "v.jsonl"}, "--verdicts is for a judge that keeps them"),
-        ({"judge": "replay", "verdicts": "none/v.jsonl"}, "v.jsonl: no such file; --judge=replay"),
-        ({"judge": "surrogate", "dry_run": True}, "--dry_run counts what --judge=language_model"),
-        ({"judge": "language_model"}, "no server named"),
-        ({"codec": "paligemma"}, "--codec: vix_ray has no use for one"),
-    ):
+    for flags, told in data(__file__)["flags_that_do_not_go_together"]:
         with pytest.raises(UserError, match=told):
             run(folder, "a", **flags)
 
@@ -270,12 +267,3 @@ def test_unusable_input_is_refused(folder):
     write_records(references, [r.model_copy(update={"question_strategy": "x"}) for r in true])
     with pytest.raises(UserError, match="is of x/findings"):
         run(folder, "a", references=references)
-
-
-def test_the_papers_values_are_those_of_table_6():
-    found = {table.title: table.printed for table in printed_tables("validation")}
-    gemini = found["Table 6, validation. Stage 1, findings"]["Gemini"]
-    assert gemini == (44.07, 34.01, 34.49, 22.79, 12.10, 11.20)
-    test = {table.title: table.printed for table in printed_tables("test")}
-    tuned = test["Table 6, test. Stage 3, impression"]["Qwen2.5VL-7B"]
-    assert tuned == (95.2, 93.8, 94.68, 89.75, 89.95, 90.88)
