@@ -23,15 +23,26 @@ def _width(figure):
     return figure.ci_high - figure.ci_low
 
 
-def test_value_is_the_observed_one_and_lies_inside():
+def test_values_are_the_observed_ones_and_undefined_ones_have_no_interval():
     values = _random(1, 50)
     figure = estimated(values, range(50))
     assert figure.value == pytest.approx(values.mean())
     assert figure.ci_low < figure.value < figure.ci_high
     assert figure.n == 50
+    values = _random(4, 20)
+    first, again, other = (estimated(values, range(20), Bootstrap(seed=seed)) for seed in (7, 7, 8))
+    assert first == again != other
+    nothing = {"sum": np.zeros(5), "count": np.zeros(5)}
+    assert estimated(nothing, range(5)) == Estimate(None, None, None, 5)
+    # Defined only where the one image that counts was drawn, and then it is 1.
+    one = np.array([1.0, 0, 0])
+    figure = estimated({"sum": one, "count": one}, range(3))
+    assert (figure.value, figure.ci_low, figure.ci_high) == (1, 1, 1)
+    found = bootstrap.interval(np.array([0.5]), lambda: np.ones(3), 0.95, "bca")
+    assert found == (None, None, False)
 
 
-def test_every_resample_is_a_draw_of_clusters():
+def test_resamples_are_draws_of_clusters_in_any_chunks(monkeypatch):
     """Each draw of the sums is reproduced from the drawn clusters, unit by unit."""
     clusters = ["a", "b", "a", "c"]
     drawn = resample(columns([1, 10, 100, 1000]), clusters, Bootstrap(resamples=64, seed=5)).sums()
@@ -39,9 +50,13 @@ def test_every_resample_is_a_draw_of_clusters():
     order = np.random.default_rng(5).integers(0, 3, size=(64, 3))
     for row, picks in enumerate(order, start=1):
         assert (drawn["sum"][row], drawn["count"][row]) == tuple(by_cluster[picks].sum(axis=0))
+    values, settings = _random(6, 33), Bootstrap(resamples=100)
+    whole = estimated(values, range(33), settings)
+    monkeypatch.setattr("cxrjax.metrics.bootstrap._CHUNK", 70)
+    assert estimated(values, range(33), settings) == whole
 
 
-def test_clusters_widen_the_interval():
+def test_clusters_widen_the_interval_and_are_swapped_as_one():
     """Ten equal images of each patient say no more than one of them."""
     values, settings = _random(3, 30), Bootstrap()
     copies, patients = np.repeat(values, 10), np.repeat(np.arange(30), 10).tolist()
@@ -50,31 +65,15 @@ def test_clusters_widen_the_interval():
         clustered = estimated(copies, patients, settings, formula)
         assert (clustered.ci_low, clustered.ci_high) == pytest.approx((alone.ci_low, alone.ci_high))
         assert _width(estimated(copies, range(300), settings, formula)) < 0.5 * _width(clustered)
-
-
-def test_the_seed_decides():
-    values = _random(4, 20)
-    first, again, other = (estimated(values, range(20), Bootstrap(seed=seed)) for seed in (7, 7, 8))
-    assert first == again != other
-
-
-def test_chunks_change_nothing(monkeypatch):
-    values, settings = _random(6, 33), Bootstrap(resamples=100)
-    whole = estimated(values, range(33), settings)
-    monkeypatch.setattr("cxrjax.metrics.bootstrap._CHUNK", 70)
-    assert estimated(values, range(33), settings) == whole
-
-
-def test_undefined_value_has_no_interval():
-    nothing = {"sum": np.zeros(5), "count": np.zeros(5)}
-    assert estimated(nothing, range(5)) == Estimate(None, None, None, 5)
-
-
-def test_resamples_in_which_it_is_undefined_are_left_out():
-    # Defined only where the one image that counts was drawn, and then it is 1.
-    one = np.array([1.0, 0, 0])
-    figure = estimated({"sum": one, "count": one}, range(3))
-    assert (figure.value, figure.ci_low, figure.ci_high) == (1, 1, 1)
+    rng = np.random.default_rng(3)
+    gain = rng.normal(0.5, 1, size=10)
+    first, second = np.repeat(gain, 20), np.zeros(200)
+    patients = np.repeat(np.arange(10), 20)
+    settings = Bootstrap(resamples=5000)
+    clustered = _compare(first, second, patients.tolist(), settings)
+    alone = _compare(gain, np.zeros(10), settings=settings)
+    assert clustered.p == alone.p
+    assert _compare(first, second, settings=settings).p < clustered.p / 5
 
 
 @pytest.mark.parametrize(
@@ -103,13 +102,16 @@ def test_a_breakdown_is_the_figure_of_its_units_alone():
     assert figures["mean"].value == pytest.approx(values.mean())
 
 
-def test_what_no_unit_has_and_lengths_that_differ_are_refused():
+def test_what_no_unit_has_and_clusters_that_differ_are_refused():
     sums = resample(columns(np.ones(4)), range(4), Bootstrap(10), {"sex": ["F", None, "F", "M"]})
     assert sums.estimate(Figure(mean, "count", ("sex", "F"))).n == 2
     with pytest.raises(ValueError, match="no unit has the sex 'O'"):
         sums.estimate(Figure(mean, "count", ("sex", "O")))
     with pytest.raises(ValueError, match="3 clusters for"):
         resample(columns(np.ones(4)), range(3), Bootstrap(10))
+    systems = [_resampled([1, 2, 3], range(3), Bootstrap(10, seed)) for seed in (0, 1)]
+    with pytest.raises(ValueError, match="same clusters"):
+        compare(*systems, {"mean": (MEAN, MEAN)})
 
 
 # BCa, and where it gives way to percentiles.
@@ -161,11 +163,6 @@ def test_percentiles_where_bca_is_undefined():
     low, high, fallback = bootstrap.interval(draws, lambda: np.arange(5.0), 0.9, "bca")
     assert fallback
     assert (low, high) == pytest.approx(tuple(np.quantile(draws[1:], [0.05, 0.95])))
-
-
-def test_nothing_resampled_nothing_said():
-    found = bootstrap.interval(np.array([0.5]), lambda: np.ones(3), 0.95, "bca")
-    assert found == (None, None, False)
 
 
 # Figures computed anew on every resample.
@@ -269,18 +266,6 @@ def test_p_of_a_quotient_of_sums_is_scipys():
     assert ours.p == pytest.approx(exact, abs=0.015)
 
 
-def test_clusters_are_swapped_as_one():
-    rng = np.random.default_rng(3)
-    gain = rng.normal(0.5, 1, size=10)
-    first, second = np.repeat(gain, 20), np.zeros(200)
-    patients = np.repeat(np.arange(10), 20)
-    settings = Bootstrap(resamples=5000)
-    clustered = _compare(first, second, patients.tolist(), settings)
-    alone = _compare(gain, np.zeros(10), settings=settings)
-    assert clustered.p == alone.p
-    assert _compare(first, second, settings=settings).p < clustered.p / 5
-
-
 def test_the_interval_is_of_the_pair():
     rng = np.random.default_rng(4)
     hard = rng.normal(size=300)  # what both find hard
@@ -295,19 +280,19 @@ def test_the_interval_is_of_the_pair():
     assert ours.n == 300
 
 
-def test_a_system_does_not_differ_from_itself():
-    values = np.random.default_rng(5).random(50)
-    same = _compare(values, values)
-    assert (same.difference, same.ci_low, same.ci_high, same.p) == (0, 0, 0, 1)
-
-
-def test_p_is_uniform_where_there_is_no_difference():
+def test_p_is_uniform_where_systems_do_not_differ():
     rng = np.random.default_rng(6)
     found = [
         _compare(*rng.normal(size=(2, 30)), settings=Bootstrap(resamples=199, seed=seed)).p
         for seed in range(300)
     ]
     assert stats.kstest(found, "uniform").pvalue > 0.01
+    values = np.random.default_rng(5).random(50)
+    same = _compare(values, values)
+    assert (same.difference, same.ci_low, same.ci_high, same.p) == (0, 0, 0, 1)
+    ours = _compare([1, 0, 1], [0, 0, 1], settings=Bootstrap(resamples=0))
+    assert ours.difference == pytest.approx(1 / 3)
+    assert (ours.ci_low, ours.p, ours.p_holm) == (None, None, None)
 
 
 def test_groups_are_compared_within():
@@ -325,7 +310,11 @@ def test_groups_are_compared_within():
     assert ours["mean"].p == _compare(first, second, settings=settings).p
 
 
-def test_undefined_differences_stay_out_of_the_correction():
+def test_holm_by_hand_without_undefined_differences():
+    # 3 x 0.01, then 2 x 0.02, then 0.04 raised to the one before.
+    assert holm([0.02, 0.01, 0.04]) == pytest.approx([0.04, 0.03, 0.04])
+    assert holm([0.5, 0.6]) == [1, 1]
+    assert holm([]) == []
     settings = Bootstrap(resamples=100)
     rng = np.random.default_rng(8)
     columns = [{"sum": rng.normal(size=20), "count": np.ones(20), "tp": np.zeros(20)} for _ in "ab"]
@@ -335,25 +324,6 @@ def test_undefined_differences_stay_out_of_the_correction():
     assert list(ours) == ["none", "mean"]
     assert (ours["none"].difference, ours["none"].p, ours["none"].p_holm) == (None, None, None)
     assert ours["mean"].p_holm == ours["mean"].p
-
-
-def test_without_resamples_there_is_only_the_difference():
-    ours = _compare([1, 0, 1], [0, 0, 1], settings=Bootstrap(resamples=0))
-    assert ours.difference == pytest.approx(1 / 3)
-    assert (ours.ci_low, ours.p, ours.p_holm) == (None, None, None)
-
-
-def test_systems_of_other_clusters_are_refused():
-    systems = [_resampled([1, 2, 3], range(3), Bootstrap(10, seed)) for seed in (0, 1)]
-    with pytest.raises(ValueError, match="same clusters"):
-        compare(*systems, {"mean": (MEAN, MEAN)})
-
-
-def test_holm_by_hand():
-    # 3 x 0.01, then 2 x 0.02, then 0.04 raised to the one before.
-    assert holm([0.02, 0.01, 0.04]) == pytest.approx([0.04, 0.03, 0.04])
-    assert holm([0.5, 0.6]) == [1, 1]
-    assert holm([]) == []
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=12))

@@ -27,7 +27,7 @@ def record(name, history=(), image="i"):
     )
 
 
-def test_a_prefix_has_the_earlier_turns_before_the_question():
+def test_a_prefix_has_the_earlier_turns_and_a_tag_tells_the_stages_apart():
     asked = record("q2", [("q1", "first")])
     assert PROMPTS["vqa"].prefix(asked) == "q1?\nfirst\nq2?\n"
     assert PROMPTS["vqa"].prefix(record("q1")) == "q1?\n"
@@ -36,9 +36,6 @@ def test_a_prefix_has_the_earlier_turns_before_the_question():
         "q1?<end_of_turn>\n<start_of_turn>model\nfirst<end_of_turn>\n"
         "<start_of_turn>user\nq2?<end_of_turn>\n<start_of_turn>model\n"
     )
-
-
-def test_a_tag_tells_the_stages_apart():
     untold = record("q1").model_copy(update={"type_prompt": None})
     for prompt in (PROMPTS["vqa_typed"], PROMPTS["medgemma_typed"]):
         assert prompt.prefix(record("q1")).startswith("[tag] q1?")
@@ -46,17 +43,16 @@ def test_a_tag_tells_the_stages_apart():
             prompt.prefix(untold)
 
 
-def test_a_question_whose_history_is_open_is_refused():
+def test_the_true_history_is_neither_shown_nor_looked_at(tmp_path):
     with pytest.raises(UserError, match="question q2: continues q1, whose answer is null"):
         PROMPTS["vqa"].prefix(record("q2", [("q1", None)]))
-
-
-def test_stripping_keeps_the_questions_of_a_history_and_no_answer():
     stripped = strip_answers(record("q2", [("q1", "secret")]))
     assert stripped.history == [Turn(question_id="q1", question="q1?")]
     assert "secret" not in stripped.model_dump_json()
     line = record("q2", [("q1", "a")]).model_dump_json()
     assert parse_record(line, "line").history[0].answer == "a"
+    _, rounds = run(tmp_path, [record("a"), record("b", [("a", "true")])], strip=lambda r: r)
+    assert rounds == [["a?\n"], ["a?\nsaid a\nb?\n"]]
 
 
 def run(tmp_path, records, strip=strip_answers):
@@ -82,14 +78,6 @@ def test_later_turns_are_asked_with_the_models_own_answers(tmp_path):
     assert rounds == [["a?\n", "c?\n"], ["a?\nsaid a\nb?\n"]]
     (asked,) = map(json.loads, (tmp_path / "turns.jsonl").read_text().splitlines())
     assert asked["history"][0]["answer"] == "said a"
-
-
-def test_the_true_history_of_a_records_file_is_not_looked_at(tmp_path):
-    _, rounds = run(tmp_path, [record("a"), record("b", [("a", "true")])], strip=lambda r: r)
-    assert rounds == [["a?\n"], ["a?\nsaid a\nb?\n"]]
-
-
-def test_three_turns(tmp_path):
     records = [record("a"), record("b", [("a", "x")]), record("c", [("a", "x"), ("b", "x")])]
     lines, rounds = run(tmp_path, records)
     assert lines == {"a": None, "b": "self", "c": "self"}

@@ -154,14 +154,11 @@ def test_boxes_of_a_padded_square(chat, predict, lines):
     assert line["text"].startswith("```json") and line["written"] == answer
 
 
-def test_a_question_that_the_wording_does_not_fit(chat, predict, lines, questions):
+def test_questions_that_fit_no_wording_and_those_with_options(chat, predict, lines, questions):
     file = questions(count=2, variables=None)
     server, out = predict(_say(chat, "-"), "--system=chexagent", "--wording=locate", file=file)
     assert not server.bodies
     assert {line["parse"] for line in lines(out).values()} == {"not_asked"}
-
-
-def test_options_and_instructions(chat, predict, questions):
     file = questions(count=1, choices=["A: one 0", "B: two"], type_prompt="Input a question.")
     server, _ = predict(_say(chat, "A"), "--wording=typed", file=file)
     assert _question(server.bodies[0]) == (
@@ -201,32 +198,28 @@ def test_sampling_takes_three_seeds_and_prints_the_spread(chat, predict, lines, 
     assert len(server.bodies) == 4
 
 
-def test_flags_that_do_not_go_together(predict, subtests):
+def test_unusable_flags_and_seeds_and_images_sent_untold(
+    predict, subtests, capsys, tmp_path, questions
+):
     for flags, message in CASES["flags_that_do_not_go_together"]:
         with subtests.test(message), pytest.raises(UserError, match=message):
             predict(lambda body, number: pytest.fail("asked"), *flags)
-
-
-def test_too_few_seeds(predict, capsys):
     for seeds in ("0,1", "0,0,1", "a,b,c", "-1,0,1"):
         with pytest.raises(SystemExit) as end:
             predict(None, "--temperature=1", f"--seeds={seeds}")
         assert end.value.code == 2 and "--seeds" in capsys.readouterr().err
-
-
-def test_a_dry_run_sends_nothing(chat, predict, capsys):
-    server, out = predict(_say(chat, "-"), "--dry_run", "--price_in=1", "--price_out=2")
-    assert not server.bodies and not out.exists()
-    assert "4 requests to send with 4 images" in capsys.readouterr().out
-
-
-def test_images_leave_the_machine_only_when_told(tmp_path, questions):
     where = [f"--questions={questions()}", f"--out={tmp_path / 'p.jsonl'}"]
     with pytest.raises(UserError, match=r"pixels of images .4 in all.*--allow_sending"):
         main(["--runner=openai", "--base_url=http://model.invalid/v1", "--model=m", *where])
+    for flag in ("--system=gemini", "--codec=gemex", "--base_url=http://h/v1"):
+        with pytest.raises(UserError, match="is about other people's models"):
+            main(["--runner=random", *where, flag])
 
 
-def test_the_table_of_systems(capsys):
+def test_a_dry_run_and_the_table_of_systems_send_nothing(chat, predict, capsys):
+    server, out = predict(_say(chat, "-"), "--dry_run", "--price_in=1", "--price_out=2")
+    assert not server.bodies and not out.exists()
+    assert "4 requests to send with 4 images" in capsys.readouterr().out
     with pytest.raises(SystemExit) as end:
         main(["--list_systems"])
     assert end.value.code == 0
@@ -278,13 +271,6 @@ def test_other_images_than_the_questions_own(chat, predict, subtests):
             assert json.loads(out.with_suffix(".asked.json").read_text())["image"] == kind
             settings = json.loads(side_file(out).read_text())["settings"]
             assert settings.items() >= {"image": kind, **CHANGES.get(kind, {})}.items()
-
-
-def test_flags_of_other_models_where_none_is_run(tmp_path, questions):
-    where = [f"--questions={questions()}", f"--out={tmp_path / 'p.jsonl'}"]
-    for flag in ("--system=gemini", "--codec=gemex", "--base_url=http://h/v1"):
-        with pytest.raises(UserError, match="is about other people's models"):
-            main(["--runner=random", *where, flag])
 
 
 def test_the_random_row_takes_seeds_too(tmp_path, questions, capsys, lines):

@@ -61,10 +61,18 @@ def test_shuffled_shows_every_image_once_and_none_to_its_own_questions(questions
     assert len(set(map(order, range(8)))) > 1
 
 
-def test_blind_is_grey_and_nearly_zero_to_the_model(questions):
+def test_blind_is_grey_and_noise_of_the_seed_and_the_image(questions):
     for image in _shown(questions, "blind"):
         assert image.shape == (_SIDE, _SIDE, 3)
         assert np.abs(image / 127.5 - 1).max() < 0.005
+    images = _shown(questions, "noise")
+    np.testing.assert_array_equal(images, _shown(questions, "noise"))
+    everything = [image.tobytes() for image in images + _shown(questions, "noise", seed=1)]
+    assert len(set(everything)) == len(everything)
+    levels = np.concatenate([image[..., 0].ravel() for image in images])
+    # 6,144 even draws: mean 127.5, standard error 0.94.
+    assert abs(levels.mean() - 127.5) < 4
+    assert (images[0][..., 0] == images[0][..., 1]).all()
 
 
 @pytest.mark.parametrize("kind", ["blind", "noise"])
@@ -78,20 +86,13 @@ def test_each_grid_is_filled(tmp_path, record, kind):
     assert shapes == [(48, 24), (24, 48), (24, 24), (24, 24)]
 
 
-def test_noise_is_of_the_seed_and_the_image(questions):
-    images = _shown(questions, "noise")
-    np.testing.assert_array_equal(images, _shown(questions, "noise"))
-    everything = [image.tobytes() for image in images + _shown(questions, "noise", seed=1)]
-    assert len(set(everything)) == len(everything)
-    levels = np.concatenate([image[..., 0].ravel() for image in images])
-    # 6,144 even draws: mean 127.5, standard error 0.94.
-    assert abs(levels.mean() - 127.5) < 4
-    assert (images[0][..., 0] == images[0][..., 1]).all()
-
-
-def test_one_image_alone_cannot_be_shuffled(tmp_path, record):
+def test_images_that_cannot_stand_in_are_refused_as_they_are_stored(tmp_path, record):
     with pytest.raises(UserError, match="one image alone"):
         StandInImages("shuffled", _source(tmp_path, [record(1), record(2)]), _GRIDS, 0)
+    questions = _pictures(tmp_path, record, {"a": np.zeros((9, 9), np.uint8)})
+    (tmp_path / "a.png").write_bytes(b"none")
+    with pytest.raises(ImageError, match=r"/a.png: "):
+        _shown(questions, "masked")
 
 
 def _pictures(tmp_path, record, pictures):
@@ -130,10 +131,3 @@ def test_blurred_keeps_what_is_coarse_and_loses_the_rest(tmp_path, record):
     assert abs(across[side // 4 + 6] - 0.8413 * 200) < 10
     middle = dots[30:-30, 30:-30]  # the edge goes on beyond itself
     assert np.ptp(middle) <= 2 and abs(middle.mean() - dotted.mean()) < 1
-
-
-def test_an_image_that_cannot_be_read_is_named_as_it_is_stored(tmp_path, record):
-    questions = _pictures(tmp_path, record, {"a": np.zeros((9, 9), np.uint8)})
-    (tmp_path / "a.png").write_bytes(b"none")
-    with pytest.raises(ImageError, match=r"/a.png: "):
-        _shown(questions, "masked")

@@ -12,6 +12,7 @@ from cxrjax.evaluation.predictions import read_predictions
 from cxrjax.evaluation.systems.table import resolved_settings
 from cxrjax.records import ReaderBox, strip_answers, write_records
 from tests.evaluation.systems.conftest import CASES
+from tests.papers.cases import cases
 
 
 @pytest.fixture
@@ -52,15 +53,7 @@ def _write(folder, records):
     write_records(folder / "questions.jsonl", map(strip_answers, records))
 
 
-@pytest.mark.parametrize(
-    "flags",
-    [
-        ["--runner=prior_box", "--train=records.jsonl"],
-        ["--runner=majority", "--train=records.jsonl"],
-        ["--runner=random", "--seed=3"],
-        ["--runner=reader", "--reader=R8", "--readers=records.jsonl"],
-    ],
-)
+@cases("flags")
 def test_each_baseline_is_one_command_whose_lines_can_be_scored(files, flags, capsys):
     words = [flag.replace("=records", f"={files}/records") for flag in flags]
     where = [f"--questions={files / 'questions.jsonl'}", f"--out={files / 'system.jsonl'}"]
@@ -92,17 +85,11 @@ def _refusal(files, out, capsys, flags=("--runner=random",)):
     return capsys.readouterr().err
 
 
-def test_unusable_flags_end_with_code_2(files, capsys):
+def test_unusable_flags_end_with_code_2_and_an_out_that_cannot_be_written(files, capsys):
     for flags, message in CASES["unusable_flags"]:
         assert message in _refusal(files, "system.jsonl", capsys, flags)
-
-
-def test_an_out_that_cannot_be_written_is_told_in_one_line(files, capsys):
     (files / "taken").write_text("a file")
     assert "taken: cannot write: " in _refusal(files, "taken/p.jsonl", capsys)
-
-
-def test_a_full_disk_is_told_in_one_line_and_leaves_no_predictions(files, capsys):
     (files / "p.jsonl.partial").symlink_to("/dev/full")
     said = _refusal(files, "p.jsonl", capsys)
     assert "p.jsonl: cannot write: No space left on device" in said

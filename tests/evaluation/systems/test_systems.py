@@ -33,16 +33,13 @@ def test_a_system_can_be_asked_and_read(system, record):
         assert systems.question_text(record(1), "locate", system) is None
 
 
-def test_the_papers_lists_are_whole():
+def test_the_papers_lists_are_whole_and_other_names_refused():
     """GEMeX, section 4.1; ViX-Ray, section 4.1 (Qwen2.5-VL twice, by size)."""
     listed = [system.listed for system in SYSTEMS.values()]
     assert listed.count("GEMeX") == 10
     assert listed.count("ViX-Ray") == 7
     for system in SYSTEMS.values():
         assert system.title in systems.describe_systems()
-
-
-def test_unknown_names_and_wordings():
     with pytest.raises(UserError, match="did you mean radvlm"):
         systems.get_system("radvml")
     for wording in systems.WORDINGS[2:]:
@@ -50,10 +47,17 @@ def test_unknown_names_and_wordings():
             systems.check_wording(wording, SYSTEMS["xraygpt"])
 
 
-def test_the_answer_in_what_was_written(subtests):
+def test_answers_are_read_as_each_system_writes_them_at_any_length(subtests):
     for reading, written, answer in CASES["the_answer_in_what_was_written"]:
         with subtests.test(written):
             assert READINGS[reading](written) == answer
+    units = ("\n", "\n ", " ", "*", "**f", "#", "<think>", "<unused94>", "final answer ", "\nUser")
+    for reading, unit in itertools.product(sorted(READINGS), units):
+        text = unit * (200_000 // len(unit))
+        started = time.process_time()
+        with subtests.test(reading, unit=unit):
+            READINGS[reading](text)
+            assert time.process_time() - started < 0.2
 
 
 def test_boxes_labels_and_faults_of_an_answer(record, subtests):
@@ -65,13 +69,3 @@ def test_boxes_labels_and_faults_of_an_answer(record, subtests):
             assert told == {name: line[name] for name in told}
             assert ("repaired_boxes" in line) == ("repaired_boxes" in told)
     assert systems.no_answer(record(1), "timeout")["parse"] == "timeout"
-
-
-def test_an_answer_of_200_kilobytes_is_read_at_once(subtests):
-    units = ("\n", "\n ", " ", "*", "**f", "#", "<think>", "<unused94>", "final answer ", "\nUser")
-    for reading, unit in itertools.product(sorted(READINGS), units):
-        text = unit * (200_000 // len(unit))
-        started = time.process_time()
-        with subtests.test(reading, unit=unit):
-            READINGS[reading](text)
-            assert time.process_time() - started < 0.2

@@ -85,7 +85,7 @@ def test_each_kind_of_claim(text, category):
     assert categories(effusion(), text) == {category}
 
 
-def test_a_denial_of_the_general_denies_the_special_but_not_of_what_is_acute_alone():
+def test_templates_and_denials_are_read_by_what_they_stand_for():
     def lungs(**fields):
         return record("q", [part("No lung opacity.", ["lung opacity"], "neg", **fields)])
 
@@ -98,9 +98,16 @@ def test_a_denial_of_the_general_denies_the_special_but_not_of_what_is_acute_alo
     assert categories(one, "There is a lung opacity.") == {"right"}
     other = record("q", [part("There is a lung opacity.", ["lung opacity"])])
     assert categories(other, "There is consolidation.") == {"unsupported"}
+    #  "No, the study is not normal." carries the tags of what is there, and a "neg"
+    below = part("There is consolidation.", ["consolidation"], answer_type="details", level=1)
+    top = part("No, there are abnormal findings.", ["consolidation"], "neg", None)
+    one = record("q", [top.model_copy(update={"sub_answers": [below]})], "B04_is_normal")
+    question = read_question(one, "test")
+    assert set(question.present) == {"consolidation"}
+    assert (question.absent, question.stated, question.yes) == (frozenset(), frozenset(), False)
 
 
-def test_a_region_called_free_denies_what_is_said_of_it():
+def test_what_is_said_of_places_is_held_against_the_reference():
     clear = part("No, there are no abnormal findings in the left lung.", [], "neg", tag=None)
     one = record(
         "q", [clear], "C03_is_abnormal_region", "region_abnormal", variables={"region": "left lung"}
@@ -108,9 +115,12 @@ def test_a_region_called_free_denies_what_is_said_of_it():
     denied = categories(one, "Yes, there is consolidation in the left lower lobe.")
     assert denied == {"denied_region"}
     assert categories(one, "Yes, there is consolidation in the right lung.") == {"unsupported"}
+    one = effusion(kind="D03_where_is_finding", variables={"finding": "pleural effusion"})
+    assert categories(one, "In the left pleural space.") == {"right"}
+    assert categories(one, "In the right pleural space.") == {"wrong_side"}
 
 
-def test_findings_by_hand():
+def test_findings_and_missing_boxes_by_hand():
     records = [effusion("q1"), effusion("q2", patient_id="p2")]
     values, scores = figures(
         records,
@@ -119,6 +129,13 @@ def test_findings_by_hand():
     )
     assert differing(values, data(__file__)["findings_by_hand"]) == {}
     assert scores.figures["s"][STRICT]["findings/precision"].n == 3
+    normal = record("q2", [part("The lungs are clear.", tag=None)])
+    boxless = {"labels": None, "parse": "no_box"}
+    lines = [Prediction(q, "Fine.", np.zeros((0, 4)), **boxless) for q in ("q1", "q2")]
+    named, scores = figures([effusion("q1"), normal, effusion("q3")], *lines)
+    assert named["parse_failure_rate/no_box"] == pytest.approx(1 / 3)
+    assert named["parse_failure_rate"] == pytest.approx(1 / 3)
+    assert scores.problems["s"]["missing_prediction"] == 1
 
 
 @cases("sides, texts, expected")
@@ -160,12 +177,6 @@ def test_what_speaks_for_a_yes_where_none_is_said(kind, text, says):
         assert values["yes_no/undecided"] == (says is None)
 
 
-def test_a_bare_place_answers_where_the_finding_is():
-    one = effusion(kind="D03_where_is_finding", variables={"finding": "pleural effusion"})
-    assert categories(one, "In the left pleural space.") == {"right"}
-    assert categories(one, "In the right pleural space.") == {"wrong_side"}
-
-
 def test_boxes_by_hand():
     records = [effusion("q1"), effusion("q2"), asked("q3", False)]
     true = [0.1, 0.1, 0.3, 0.4]
@@ -195,17 +206,7 @@ def test_boxes_in_the_text_are_read_by_a_codec_and_are_no_words():
         score_records([one], [prediction])
 
 
-def test_templates_repeat_tags_that_are_not_read():
-    """ "No, the study is not normal." carries the tags of what is there, and a "neg"."""
-    below = part("There is consolidation.", ["consolidation"], answer_type="details", level=1)
-    top = part("No, there are abnormal findings.", ["consolidation"], "neg", None)
-    one = record("q", [top.model_copy(update={"sub_answers": [below]})], "B04_is_normal")
-    question = read_question(one, "test")
-    assert set(question.present) == {"consolidation"}
-    assert (question.absent, question.stated, question.yes) == (frozenset(), frozenset(), False)
-
-
-def test_hallucination_is_counted_where_nothing_is_there():
+def test_hallucination_and_breakdowns_part_the_questions():
     normal = record("q1", [part("The lungs are normal.", ["lung opacity"], "neg")])
     values, scores = figures(
         [normal, effusion("q2")],
@@ -215,34 +216,6 @@ def test_hallucination_is_counted_where_nothing_is_there():
     assert values["hallucination/rate"] == 1
     assert values["hallucination/claims_per_question"] == 2
     assert scores.figures["s"][STRICT]["hallucination/rate"].n == 1
-
-
-def test_the_paper_has_no_benchmark():
-    _, scores = figures([effusion()], predict("q", "x"))
-    named = scores.figures["s"][PAPER]
-    assert named["findings/f1"].value is None and named["boxes/f1@0.3"].value is None
-    assert set(named) <= set(scores.figures["s"][STRICT])
-    assert "no benchmark of models" in CXR_QBA.markdown(scores)
-
-
-def test_no_box_is_a_failure_only_where_one_is_due():
-    normal = record("q2", [part("The lungs are clear.", tag=None)])
-    boxless = {"labels": None, "parse": "no_box"}
-    lines = [Prediction(q, "Fine.", np.zeros((0, 4)), **boxless) for q in ("q1", "q2")]
-    named, scores = figures([effusion("q1"), normal, effusion("q3")], *lines)
-    assert named["parse_failure_rate/no_box"] == pytest.approx(1 / 3)
-    assert named["parse_failure_rate"] == pytest.approx(1 / 3)
-    assert scores.problems["s"]["missing_prediction"] == 1
-
-
-def test_broken_down_figures_stand_in_one_order():
-    records = [effusion(f"q{n}", view=view) for n, view in enumerate(("PA", "LL", "AP", "XX"))]
-    named, _ = figures(records, predict("q0", "Fine."))
-    views = [n.split("/")[-1] for n in named if n.startswith("by_view/findings/f1/")]
-    assert views == ["AP", "LL", "PA", "XX"]
-
-
-def test_breakdowns_part_the_questions():
     graded = effusion("q1", view="PA", grade="A"), effusion("q2", view="AP", grade="B")
     said = [predict("q1", graded[0].answer_text), predict("q2", "No effusion.")]
     scores = score_records([*graded, asked("q3", True, view="AP")], said)
@@ -252,6 +225,18 @@ def test_breakdowns_part_the_questions():
     assert named["by_question_type/text/rouge_l/D02_has_finding"].value == 0
     assert [named[f"by_strategy/text/rouge_l/{one}"].n for one in ("abnormal", "finding")] == [2, 1]
     assert scores.problems["s"]["missing_prediction"] == 1
+
+
+def test_the_paper_has_no_benchmark_and_broken_down_figures_one_order():
+    _, scores = figures([effusion()], predict("q", "x"))
+    named = scores.figures["s"][PAPER]
+    assert named["findings/f1"].value is None and named["boxes/f1@0.3"].value is None
+    assert set(named) <= set(scores.figures["s"][STRICT])
+    assert "no benchmark of models" in CXR_QBA.markdown(scores)
+    records = [effusion(f"q{n}", view=view) for n, view in enumerate(("PA", "LL", "AP", "XX"))]
+    named, _ = figures(records, predict("q0", "Fine."))
+    views = [n.split("/")[-1] for n in named if n.startswith("by_view/findings/f1/")]
+    assert views == ["AP", "LL", "PA", "XX"]
 
 
 ASKED = {

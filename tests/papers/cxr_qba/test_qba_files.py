@@ -69,20 +69,24 @@ def there_and_back(questions):
     return back.to_json()
 
 
-def test_files_there_and_back(native_pair):
+def test_files_and_records_there_and_back(native_pair):
     graph, questions = native_pair
     graph["a_field_of_a_later_version"] = {"kept": [1, 2.5]}
     assert in_order(StudySceneGraph.model_validate(graph).to_json()) == in_order(graph)
     assert in_order(StudyQuestions.model_validate(questions).to_json()) == in_order(questions)
-
-
-def test_records_there_and_back(native_pair):
     _, questions = native_pair
     study = StudyQuestions.model_validate(questions)
     records = list(to_records(study, IMAGES, "train"))
     assert len(records) == 2 * len(study.questions)
     assert len({record.question_id for record in records}) == len(records)
     assert in_order(there_and_back(questions)) == in_order(questions)
+    question = {"question_id": "q", "question_type": "B01_describe_all", "question": "What?"}
+    question["question_strategy"] = "abnormal"
+    answer = {"answer_id": "a", "answer_type": "main_answer", "text": "That."}
+    other = {"answer_id": "b", "answer_type": "details", "text": "This.", "sub_answers": []}
+    sparse = {"patient_id": "p1", "study_id": "s1"}
+    sparse["questions"] = [question | {"answers": [answer, other]}]
+    assert in_order(there_and_back(sparse)) == in_order(sparse)
 
 
 def test_nulls_bare_ids_and_unknown_fields_there_and_back(native_pair):
@@ -104,16 +108,6 @@ def test_nulls_bare_ids_and_unknown_fields_there_and_back(native_pair):
     assert in_order(study.to_json()) == in_order(questions)
     assert {(r.patient_id, r.study_id) for r in to_records(study, IMAGES, "train")} == {KEY}
     assert in_order(there_and_back(questions)) == in_order(questions)
-
-
-def test_a_sparse_file_comes_back_as_sparse():
-    question = {"question_id": "q", "question_type": "B01_describe_all", "question": "What?"}
-    question["question_strategy"] = "abnormal"
-    answer = {"answer_id": "a", "answer_type": "main_answer", "text": "That."}
-    other = {"answer_id": "b", "answer_type": "details", "text": "This.", "sub_answers": []}
-    sparse = {"patient_id": "p1", "study_id": "s1"}
-    sparse["questions"] = [question | {"answers": [answer, other]}]
-    assert in_order(there_and_back(sparse)) == in_order(sparse)
 
 
 def test_records_fuse_duplicate_boxes_and_keep_both_images(native_pair):
@@ -161,19 +155,15 @@ def test_studies_are_found_in_archives_of_each_kind_in_folders(tmp_path):
     assert graph.study_id == questions.study_id == KEY[1]
 
 
-def test_archives_of_other_things_are_no_studies(tmp_path):
-    text = "files/p10/p10000032/s50414267.txt"
-    pack(tmp_path / "mimic-cxr-reports.zip", text, "FINAL REPORT")
-    (tmp_path / "damaged.zip").write_bytes(b"PK nonsense")
-    assert not holds_studies(tmp_path)
-
-
-def test_writing_puts_a_study_at_its_place(native_pair, tmp_path):
+def test_a_study_keeps_its_place_and_boxes_that_fit(native_pair, tmp_path):
     graph = StudySceneGraph.model_validate(native_pair[0])
     path = builds.write_graph(tmp_path, graph)
     assert path == tmp_path / f"{MEMBER}.scene_graph.json"
     assert in_order(json.loads(path.read_text())) == in_order(native_pair[0])
     assert study_files.study_path("p10000032", "s50414267") == "p10/p10000032/s50414267"
+    graph, questions, quality = read(tmp_path, PAIR)
+    assert [graph.to_json(), questions.to_json()] == PAIR
+    assert not quality.entries and not quality.warnings
 
 
 @cases("edges, field")
@@ -251,15 +241,18 @@ def test_paths_that_lead_out_of_an_archive(tmp_path, name):
     assert [entry.reason for entry in quality.entries] == ["unsafe_member"]
 
 
-def test_a_link_that_leads_out_of_a_folder(tmp_path, native_pair):
+def test_members_that_lead_out_unpack_to_more_or_are_damaged(tmp_path, native_pair):
+    bomb = pack(tmp_path / "bomb.zip", f"{MEMBER}.qa.json", b" " * (MAX_BYTES + 1))
+    assert reason(bomb) == "unsafe_member"
     link = lay(tmp_path / "in", "scene_graph", native_pair[0]) / f"{MEMBER}.scene_graph.json"
     link.symlink_to(link.rename(tmp_path / "outside.json"))
     assert reason(tmp_path / "in") == "unsafe_member"
-
-
-def test_a_bomb_is_not_unpacked(tmp_path):
-    bomb = pack(tmp_path / "bomb.zip", f"{MEMBER}.qa.json", b" " * (MAX_BYTES + 1))
-    assert reason(bomb) == "unsafe_member"
+    path = pack(tmp_path / "qba.zip", f"{MEMBER}.qa.json", json.dumps(native_pair[1]))
+    content = bytearray(path.read_bytes())
+    content[80:120] = b"\xff" * 40
+    path.write_bytes(content)
+    with pytest.raises(UserError, match=r"qba\.zip: p19/.*: cannot read"):
+        reason(path)
 
 
 def test_a_bomb_that_lies_about_its_size(tmp_path):
@@ -273,21 +266,16 @@ def test_a_bomb_that_lies_about_its_size(tmp_path):
         assert "cannot read" in str(error)
 
 
-def test_a_damaged_member(native_pair, tmp_path):
-    path = pack(tmp_path / "qba.zip", f"{MEMBER}.qa.json", json.dumps(native_pair[1]))
-    content = bytearray(path.read_bytes())
-    content[80:120] = b"\xff" * 40
-    path.write_bytes(content)
-    with pytest.raises(UserError, match=r"qba\.zip: p19/.*: cannot read"):
-        reason(path)
-
-
-def test_what_is_no_archive(tmp_path):
+def test_what_is_no_archive_or_holds_no_studies(tmp_path):
     (tmp_path / "qba.zip").write_bytes(b"PK nonsense")
     with pytest.raises(UserError, match="not a zip archive"):
         StudyFiles(tmp_path / "qba.zip", QualityLog())
     with pytest.raises(UserError, match="not there"):
         StudyFiles(tmp_path / "none", QualityLog())
+    text = "files/p10/p10000032/s50414267.txt"
+    pack(tmp_path / "mimic-cxr-reports.zip", text, "FINAL REPORT")
+    (tmp_path / "damaged.zip").write_bytes(b"PK nonsense")
+    assert not holds_studies(tmp_path)
 
 
 def places(content):
@@ -329,12 +317,6 @@ def read(tmp_path, files):
 
 # A box of the first image that stands in the graph and in answers.
 ONE = min(k for k in different_boxes(PAIR[0]) & different_boxes(PAIR[1]) if k[0] == IMAGE)
-
-
-def test_a_study_whose_boxes_fit_is_left_as_it_is(tmp_path):
-    graph, questions, quality = read(tmp_path, PAIR)
-    assert [graph.to_json(), questions.to_json()] == PAIR
-    assert not quality.entries and not quality.warnings
 
 
 @cases("box, expected")

@@ -26,9 +26,21 @@ def of(questions, kind, **variables):
     return [question for question in own if variables.items() <= dict(question.variables).items()]
 
 
-def test_there_are_27_types():
+def test_27_types_are_sampled_alike_with_a_seed(graph_of):
     assert len(QUESTION_TYPES) == 27
     assert set(QUESTION_TYPES.values()) == {"indication", "abnormal", "region_abnormal", "finding"}
+    counts = MentionCounts()
+    counts.positive["often"], counts.negative["never"] = 9, 9
+    drawn = [sample(["often", "never"], counts, 1, random.Random(seed))[0] for seed in range(500)]
+    # Odds are 10 to 0.1.
+    assert drawn.count("often") > 480
+    assert sample(["a", "b"], counts, 5, random.Random(0)) in (["a", "b"], ["b", "a"])
+    graph = graph_of("Small left effusion.")
+    first, second, other = ask(graph), ask(graph), ask(graph, seed=1)
+    assert [q.to_json() for q in first] == [q.to_json() for q in second]
+    assert [q.to_json() for q in first] != [q.to_json() for q in other]
+    found, warnings = changes(graph_of, "No pneumothorax.", "Unchanged left pneumothorax.")
+    assert not found and warnings == {CONFLICT: 1}
 
 
 def test_all_types_are_asked(studies, how):
@@ -46,13 +58,6 @@ def test_all_types_are_asked(studies, how):
                 assert answer.answer_type in ("main_answer", "details", "related_information")
                 assert answer.text[0].isupper() and answer.text.endswith("."), answer.text
     assert kinds == set(QUESTION_TYPES)
-
-
-def test_same_seed_same_questions(graph_of):
-    graph = graph_of("Small left effusion.")
-    first, second, other = ask(graph), ask(graph), ask(graph, seed=1)
-    assert [q.to_json() for q in first] == [q.to_json() for q in second]
-    assert [q.to_json() for q in first] != [q.to_json() for q in other]
 
 
 SEGMENT = "superior segment of the left lower lobe"
@@ -118,10 +123,20 @@ def test_sentences_agree_in_number_and_carry_distances(graph_of, report, sentenc
     assert any(text.startswith(sentence.rstrip(".")) for text in texts), texts
 
 
-def test_a_place_is_the_findings_own(graph_of):
+def test_places_levels_and_absences_are_the_findings_own(graph_of):
     graph = graph_of("Left retrocardiac opacity suggesting a small pleural effusion.")
     (effusion,) = [o for o in graph.observations.values() if "pleural effusion" in o.obs_entities]
     assert effusion.region_names == ["left pleural space"]
+    graph = graph_of("Left basilar opacity may represent pneumonia.", indication="Cough.")
+    ((answer,),) = (question.answers for question in of(ask(graph), "A_indication"))
+    (opacity,) = answer.sub_answers
+    assert (answer.answer_level, opacity.answer_level) == (0, 1)
+    assert [part.answer_level for part in opacity.sub_answers] == [2]
+    absent = sampling.unmentioned_findings(graph_of("Possible lung opacity."))
+    assert "pleural plaque" in absent
+    assert not {"lung opacity", "consolidation", "lung disease", "atelectasis"} & set(absent)
+    text = "Possible opacity in the right apex otherwise unremarkable appearance of the lungs."
+    assert graph_of(text).observations
 
 
 def test_answers_nest_and_carry_boxes(studies, how):
@@ -137,34 +152,6 @@ def test_answers_nest_and_carry_boxes(studies, how):
         assert x0 >= width / 2 and y0 >= height / 3 and x1 <= width and y1 <= height
 
 
-def test_levels_of_an_answer_to_the_indication(graph_of):
-    graph = graph_of("Left basilar opacity may represent pneumonia.", indication="Cough.")
-    ((answer,),) = (question.answers for question in of(ask(graph), "A_indication"))
-    (opacity,) = answer.sub_answers
-    assert (answer.answer_level, opacity.answer_level) == (0, 1)
-    assert [part.answer_level for part in opacity.sub_answers] == [2]
-
-
-def test_sampling_follows_the_weights():
-    counts = MentionCounts()
-    counts.positive["often"], counts.negative["never"] = 9, 9
-    drawn = [sample(["often", "never"], counts, 1, random.Random(seed))[0] for seed in range(500)]
-    # Odds are 10 to 0.1.
-    assert drawn.count("often") > 480
-    assert sample(["a", "b"], counts, 5, random.Random(0)) in (["a", "b"], ["b", "a"])
-
-
-def test_only_what_may_be_called_absent_is_sampled(graph_of):
-    absent = sampling.unmentioned_findings(graph_of("Possible lung opacity."))
-    assert "pleural plaque" in absent
-    assert not {"lung opacity", "consolidation", "lung disease", "atelectasis"} & set(absent)
-
-
-def test_a_doubted_normal_organ_is_read_without_fault(graph_of):
-    text = "Possible opacity in the right apex otherwise unremarkable appearance of the lungs."
-    assert graph_of(text).observations
-
-
 def changes(graph_of, earlier, later):
     warnings = collections.Counter()
     found = find_changes(graph_of(earlier), graph_of(later), warnings)
@@ -174,11 +161,6 @@ def changes(graph_of, earlier, later):
 @cases("earlier, later, expected")
 def test_changes(graph_of, earlier, later, expected):
     assert changes(graph_of, earlier, later)[0] == {tuple(one) for one in expected}
-
-
-def test_reports_that_tell_it_differently_are_counted(graph_of):
-    found, warnings = changes(graph_of, "No pneumothorax.", "Unchanged left pneumothorax.")
-    assert not found and warnings == {CONFLICT: 1}
 
 
 def test_questions(graph_of):

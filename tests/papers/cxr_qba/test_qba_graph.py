@@ -29,11 +29,18 @@ def test_every_edge_leads_somewhere(studies, how):
         assert graph.to_json(whole=True) == before and quality == QualityLog()
 
 
-def test_regions_come_with_all_that_they_lie_in(graph_of):
+def test_regions_come_with_all_that_they_lie_in_and_children_with_sentences(graph_of):
     graph = graph_of("Small left effusion.")
     assert {"left pleural space", "pleural spaces", "thorax"} <= set(graph.regions)
     edges = {(e.region, e.related_region) for e in graph.region_region_relations}
     assert {("left pleural space", "pleural spaces"), ("pleural spaces", "thorax")} <= edges
+    graph = graph_of("Left basilar opacity may represent pneumonia.", "Left basilar opacity.")
+    opacity, pneumonia = node(graph, "lung opacity"), node(graph, "pneumonia")
+    assert graph.children(opacity.obs_id) == [pneumonia.obs_id]
+    assert (pneumonia.child_level, pneumonia.child_type) == (1, "interpretation")
+    assert pneumonia.obs_id not in graph.top_level_obs_ids
+    said = {e.sentence_id for e in graph.obs_sent_relations if e.observation_id == opacity.obs_id}
+    assert said == {"S01", "S02"}
 
 
 def test_default_regions_are_told_from_reported_ones(graph_of):
@@ -49,39 +56,24 @@ def test_default_regions_are_told_from_reported_ones(graph_of):
     assert where == {"cardiac silhouette": "default", "left lower lobe": "report"}
 
 
-def test_contradictions_are_dropped_and_counted(graph_of):
+def test_contradictions_are_dropped_and_denials_of_other_places_stand(graph_of):
     quality = QualityLog()
     graph = graph_of("The lungs are clear. Left lower lobe consolidation.", quality=quality)
     assert node(graph, "consolidation").positive
     assert not [o for o in graph.observations.values() if o.name == "Normal lungs"]
     assert quality.counts()["contradicted_observation"] == 1
     assert node(graph, "consolidation").obs_quality["issue_level"] == "FIXABLE"
-
-
-def test_denials_of_other_places_stand(graph_of):
     quality = QualityLog()
     graph = graph_of("Small left effusion. No right effusion.", quality=quality)
     assert node(graph, "pleural effusion", True).laterality == "left"
     assert node(graph, "pleural effusion", False).laterality == "right"
     assert quality.counts()["contradicted_observation"] == 0
-
-
-def test_default_negatives_give_way(graph_of):
-    graph = graph_of("Left pneumothorax. Possible lung opacity.")
-    assumed = {o.obs_entities[0] for o in graph.observations.values() if not o.from_report}
-    assert "pleural effusion" in assumed
-    # It is there; and under an opacity, consolidation and pneumonia are open.
-    assert not {"pneumothorax", "lung opacity", "consolidation"} & assumed
-
-
-def test_children_and_sentences(graph_of):
-    graph = graph_of("Left basilar opacity may represent pneumonia.", "Left basilar opacity.")
-    opacity, pneumonia = node(graph, "lung opacity"), node(graph, "pneumonia")
-    assert graph.children(opacity.obs_id) == [pneumonia.obs_id]
-    assert (pneumonia.child_level, pneumonia.child_type) == (1, "interpretation")
-    assert pneumonia.obs_id not in graph.top_level_obs_ids
-    said = {e.sentence_id for e in graph.obs_sent_relations if e.observation_id == opacity.obs_id}
-    assert said == {"S01", "S02"}
+    quality = QualityLog()
+    graph = graph_of("Mild emphysema.", "No acute cardiopulmonary abnormality.", quality=quality)
+    denial = node(graph, "cardiopulmonary abnormality", False)
+    assert denial.summary_sentence == "There is no acute cardiopulmonary abnormality."
+    assert node(graph, "emphysema").positive
+    assert quality.counts()["contradicted_observation"] == 0
 
 
 def test_children_of_what_was_dropped_move_up(how):
@@ -98,14 +90,6 @@ def test_children_of_what_was_dropped_move_up(how):
     assert levels == {"consolidation": 0, "pneumonia": 0, "aspiration": 1}
 
 
-def test_the_indication_is_answered_by_what_it_asks(graph_of):
-    graph = graph_of("No pneumonia. Mild scoliosis.", indication="Fever. Rule out pneumonia.")
-    given = graph.indication
-    assert given.answer_for_indication.obs_id == "OIND"
-    assert given.answer_for_indication.summary_sentence.startswith("There is no pneumonia.")
-    assert graph_of("Clear lungs.").indication is None
-
-
 BOXES = {"left lung": ((500, 100, 900, 800),), "right lung": ((100, 100, 450, 800),)}
 
 
@@ -120,15 +104,16 @@ def test_names_are_mapped_by_wording_then_spelling(name, finding):
     assert map_by_wording(name) == finding
 
 
-def test_embeddings_say_what_they_need(tmp_path):
+def test_embeddings_say_what_they_need_and_indications_are_answered(tmp_path, graph_of):
     with pytest.raises(UserError, match=r"sentence-transformers|not a folder"):
         embedding_mapper(tmp_path / "none")
-
-
-def test_no_acute_abnormality_denies_nothing_chronic(graph_of):
-    quality = QualityLog()
-    graph = graph_of("Mild emphysema.", "No acute cardiopulmonary abnormality.", quality=quality)
-    denial = node(graph, "cardiopulmonary abnormality", False)
-    assert denial.summary_sentence == "There is no acute cardiopulmonary abnormality."
-    assert node(graph, "emphysema").positive
-    assert quality.counts()["contradicted_observation"] == 0
+    graph = graph_of("No pneumonia. Mild scoliosis.", indication="Fever. Rule out pneumonia.")
+    given = graph.indication
+    assert given.answer_for_indication.obs_id == "OIND"
+    assert given.answer_for_indication.summary_sentence.startswith("There is no pneumonia.")
+    assert graph_of("Clear lungs.").indication is None
+    graph = graph_of("Left pneumothorax. Possible lung opacity.")
+    assumed = {o.obs_entities[0] for o in graph.observations.values() if not o.from_report}
+    assert "pleural effusion" in assumed
+    # It is there; and under an opacity, consolidation and pneumonia are open.
+    assert not {"pneumothorax", "lung opacity", "consolidation"} & assumed

@@ -4,12 +4,21 @@ from cxrjax.papers.sources.report import parse_sections, text_without_header
 from tests.papers.cases import cases, data
 
 
-def test_a_whole_report():
+def test_sections_and_text_of_reports():
     assert parse_sections(data(__file__)["whole"]) == {
         "indication": "___F with cough.  Evaluate for\n pneumonia.",
         "findings": "Lungs are clear.  No effusion.\n B: c.",
         "impression": "1. No acute process.",
     }
+    text = " FINDINGS:  A.\n FINDINGS:  B.\n IMPRESSION:\n"
+    assert parse_sections(text) == {"findings": "A.\nB."}
+    text = " FINAL REPORT\n INDICATION:  Cough.\n \n COMPARISON:  ___.\n \n A.\n a.\n\n Bb.\n"
+    assert text_without_header(text) == "A.\n a.\n\nBb."
+    assert text_without_header(" FINAL REPORT\n\n The lungs are clear.\n") == "The lungs are clear."
+    assert text_without_header(" FINAL REPORT\n HISTORY:  Cough.\n") == ""
+    assert parse_sections("A" * 1_000_000) == {}
+    assert parse_sections("A, " * 300_000) == {}
+    assert text_without_header("\n \t" * 300_000) == ""
 
 
 @cases("header, kind")
@@ -20,21 +29,3 @@ def test_headers_that_are_read(header, kind):
 @cases("header")
 def test_headers_that_are_not(header):
     assert parse_sections(f" {header}:  Chest, two views.\n") == {}
-
-
-def test_a_section_twice_is_joined_and_an_empty_one_is_none():
-    text = " FINDINGS:  A.\n FINDINGS:  B.\n IMPRESSION:\n"
-    assert parse_sections(text) == {"findings": "A.\nB."}
-
-
-def test_text_without_header():
-    text = " FINAL REPORT\n INDICATION:  Cough.\n \n COMPARISON:  ___.\n \n A.\n a.\n\n Bb.\n"
-    assert text_without_header(text) == "A.\n a.\n\nBb."
-    assert text_without_header(" FINAL REPORT\n\n The lungs are clear.\n") == "The lungs are clear."
-    assert text_without_header(" FINAL REPORT\n HISTORY:  Cough.\n") == ""
-
-
-def test_a_long_report_takes_no_time():
-    assert parse_sections("A" * 1_000_000) == {}
-    assert parse_sections("A, " * 300_000) == {}
-    assert text_without_header("\n \t" * 300_000) == ""

@@ -36,12 +36,24 @@ def question(depth=0, quality=None, extraction=None, **changes):
     )  # fmt: skip
 
 
-def test_order_of_grades():
+def test_grades_are_those_of_the_questions_own_criteria():
     assert GRADES == ("A++", "A+", "A", "B", "C", "D")
     assert ratings.lowest(["A", "A++", "C", "B"]) == "C"
     assert ratings.lowest([]) is None
     for least, passing in (("B", GRADES[:4]), ("A", GRADES[:3])):
         assert tuple(g for g in (*GRADES, UNRATED) if ratings.at_least(g, least)) == passing
+    for criterion, table in ratings.QUESTION_CRITERIA.items():
+        for value, expected in table.items():
+            assert overall_grade(question(**{criterion: value})) == expected
+    kinds = ("main_answer", "details", "related_information")
+    own = [rating("relevance", "RELEVANT_MAIN_ANSWER", kind) for kind in kinds]
+    related = [rating("relevance", "RELATED_INFO", kind) for kind in kinds]
+    assert own == ["A++", "A++", "A"]
+    assert related == ["A+", "A+", "A++"]
+    made = question()
+    assert overall_grade(made) == "A++"
+    made.question_img_localization_quality = {"i": "FALLBACK_LOCALIZATION"}
+    assert overall_grade(made) == "B"
 
 
 @pytest.mark.parametrize("depth", [0, 1, 3])
@@ -52,32 +64,11 @@ def test_the_lowest_rating_decides_at_any_depth(depth):
     assert overall_grade(question(depth, extraction={"region_quality": "NO_REGIONS"})) == "B"
 
 
-def test_questions_own_criteria():
-    for criterion, table in ratings.QUESTION_CRITERIA.items():
-        for value, expected in table.items():
-            assert overall_grade(question(**{criterion: value})) == expected
-
-
-def test_relevance_depends_on_the_kind_of_answer():
-    kinds = ("main_answer", "details", "related_information")
-    own = [rating("relevance", "RELEVANT_MAIN_ANSWER", kind) for kind in kinds]
-    related = [rating("relevance", "RELATED_INFO", kind) for kind in kinds]
-    assert own == ["A++", "A++", "A"]
-    assert related == ["A+", "A+", "A++"]
-
-
 @pytest.mark.parametrize("depth", [0, 2])
 def test_a_missing_verdict_leaves_it_unrated(depth):
     assert overall_grade(question(depth, {"entailment": None})) == UNRATED
     assert overall_grade(question(completeness="FAILED")) == UNRATED
     assert not ratings.at_least(UNRATED, "D")
-
-
-def test_boxes_on_images_count():
-    made = question()
-    assert overall_grade(made) == "A++"
-    made.question_img_localization_quality = {"i": "FALLBACK_LOCALIZATION"}
-    assert overall_grade(made) == "B"
 
 
 def observation(**fields):
@@ -128,8 +119,15 @@ def graded(graph):
     return [(rate_by_rules(question, read_back.verdict), question) for question in questions]
 
 
-def test_what_was_read_right_is_borne_out(graph_of):
+def test_readings_are_borne_out_and_silence_contradicts(graph_of):
     assert not [q.question for grade, q in graded(graph_of(REPORT)) if grade in ("C", "D")]
+    graph = graph_of("Clear lungs. No pneumothorax.")
+    (node,) = [o for o in graph.observations.values() if o.obs_entities == ["pneumothorax"]]
+    silent = native.NativeAnswer(
+        answer_id="a", answer_type="main_answer", text="-", certainty="not_mentioned",
+        obs_entities=node.obs_entities,
+    )  # fmt: skip
+    assert ReadBack(graph).verdict(silent) == "NON_ALIGNED_CONTRADICTING"
 
 
 @cases("finding, changes")
@@ -150,13 +148,3 @@ def test_what_misleads_is_graded_c(graph_of, text, finding, changes):
     for name, value in changes.items():
         setattr(node, name, value)
     assert {g for g, q in graded(graph) if q.variables.get("finding") == finding} == {"C"}
-
-
-def test_silence_on_what_the_report_names_contradicts_it(graph_of):
-    graph = graph_of("Clear lungs. No pneumothorax.")
-    (node,) = [o for o in graph.observations.values() if o.obs_entities == ["pneumothorax"]]
-    silent = native.NativeAnswer(
-        answer_id="a", answer_type="main_answer", text="-", certainty="not_mentioned",
-        obs_entities=node.obs_entities,
-    )  # fmt: skip
-    assert ReadBack(graph).verdict(silent) == "NON_ALIGNED_CONTRADICTING"

@@ -19,14 +19,11 @@ def test_none_of_two_thousand_records_contradicts_itself(records):
     assert [f for record in records for f in check_record(record)] == []
 
 
-def test_no_study_contradicts_itself(records):
+def test_no_study_contradicts_itself_nor_openi(records, plain):
     studies = {}
     for record in records:
         studies.setdefault((record.study_id, record.image_id), []).append(record)
     assert [fault for own in studies.values() for fault in check_study(own)] == []
-
-
-def test_openi_in_short(plain):
     assert plain.records and [f for record in plain.records for f in check_record(record)] == []
 
 

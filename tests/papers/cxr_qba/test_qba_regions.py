@@ -93,7 +93,7 @@ def test_masks_intersect_and_a_box_around_masks_has_none():
     assert mixed["left cardiophrenic angle"].mask is None
 
 
-def test_cleaning_a_mask_opens_closes_fills_and_takes_specks_away():
+def test_masks_are_cleaned_and_small_ones_in_pixels_of_the_image():
     whole = np.zeros((60, 60), bool)
     whole[10:50, 10:50] = True
     dirty = whole.copy()
@@ -102,13 +102,30 @@ def test_cleaning_a_mask_opens_closes_fills_and_takes_specks_away():
     dirty[2:6, 2:6] = True  # a speck, large enough to be left by opening
     np.testing.assert_array_equal(clean_mask(dirty), whole)
     assert not clean_mask(np.zeros((5, 5), bool)).any()
+    mask = np.zeros((2544, 3056), bool)
+    mask[600:1800, 1700:2600] = True
+    small = decoded(encoded(mask))
+    assert max(small.shape) <= 512
+    image = StudyImage("i", mask.shape, "PA", masks={"left lung": small})
+    ((x0, y0, x1, y1),) = localize(image)["left lung"].boxes
+    np.testing.assert_allclose([x0, y0, x1, y1], [1700, 600, 2600, 1800], atol=7)
 
 
-def test_names_of_other_sources():
+def test_boxes_are_cut_and_called_by_names_of_other_sources():
     boxes = {"right hilar structures": ((1, 2, 30, 40),), "no such thing": ((1, 2, 30, 40),)}
     found = localized(boxes=boxes)
     assert found["right hilum"].boxes == ((1, 2, 30, 40),)
     assert "no such thing" not in found
+    quality = QualityLog()
+    image = StudyImage("i", (100, 100), boxes={"trachea": ((-3, 10, 50, 100.5),)})
+    assert localize(image, quality)["trachea"].boxes == ((0, 10, 50, 100),)
+    assert not quality.entries and quality.warnings == {CUT: 1}
+    # No box is used of an image on whose frame most do not lie.
+    boxes = {"trachea": ((0.4, 0.1, 0.6, 0.3),), "left lung": ((0.5, 0.1, 0.9, 0.8),)}
+    image = StudyImage("i", (100, 100), boxes={**boxes, "right lung": ((5, 5, 40, 90),)})
+    quality = QualityLog()
+    assert localize(image, quality) == {}
+    assert [(e.reason, e.item) for e in quality.entries] == [("wrong_frame", "i")]
 
 
 @cases("box, reason")
@@ -117,21 +134,6 @@ def test_unusable_boxes_are_set_aside(box, reason):
     image = StudyImage("i", (100, 100), boxes={"trachea": (box,)})
     assert localize(image, quality) == {}
     assert quality.counts()[reason] == 1
-
-
-def test_a_box_that_reaches_beyond_the_image_is_cut():
-    quality = QualityLog()
-    image = StudyImage("i", (100, 100), boxes={"trachea": ((-3, 10, 50, 100.5),)})
-    assert localize(image, quality)["trachea"].boxes == ((0, 10, 50, 100),)
-    assert not quality.entries and quality.warnings == {CUT: 1}
-
-
-def test_no_box_is_used_of_an_image_on_whose_frame_most_do_not_lie():
-    boxes = {"trachea": ((0.4, 0.1, 0.6, 0.3),), "left lung": ((0.5, 0.1, 0.9, 0.8),)}
-    image = StudyImage("i", (100, 100), boxes={**boxes, "right lung": ((5, 5, 40, 90),)})
-    quality = QualityLog()
-    assert localize(image, quality) == {}
-    assert [(e.reason, e.item) for e in quality.entries] == [("wrong_frame", "i")]
 
 
 def test_regions_that_cannot_be_used_are_counted():
@@ -147,11 +149,19 @@ def test_regions_that_cannot_be_used_are_counted():
     }
 
 
-def test_duplicates_are_fused():
+def test_duplicates_are_fused_by_sound_data():
     same = [(10, 10, 50, 50), (10, 10, 50, 50), (100, 10, 150, 50)]
     assert regions.fuse_duplicates(same) == ((10, 10, 50, 50), (100, 10, 150, 50))
     (fused,) = regions.fuse_duplicates([(0, 0, 100, 100), (0, 0, 100, 102)])
     assert fused == (0, 0, 100, 101)
+    for name, region in DEFINITIONS.regions.items():
+        assert name not in DEFINITIONS.region_ancestors(name)
+        for other in (region.derive or {"of": ()})["of"]:
+            assert other in DEFINITIONS.regions, (name, other)
+        for other in (region.parent, region.group):
+            assert other is None or other in DEFINITIONS.regions, (name, other)
+    for finding in DEFINITIONS.findings.values():
+        assert set(finding.regions) <= set(DEFINITIONS.regions), finding.name
 
 
 @settings(max_examples=50)
@@ -171,17 +181,6 @@ def test_boxes_hold_their_mask(rectangles):
         inside = np.zeros_like(mask)
         inside[rows.min() : rows.max() + 1, columns.min() : columns.max() + 1] = True
         assert not (cleaned & ~inside).any()
-
-
-def test_the_data_file_is_sound():
-    for name, region in DEFINITIONS.regions.items():
-        assert name not in DEFINITIONS.region_ancestors(name)
-        for other in (region.derive or {"of": ()})["of"]:
-            assert other in DEFINITIONS.regions, (name, other)
-        for other in (region.parent, region.group):
-            assert other is None or other in DEFINITIONS.regions, (name, other)
-    for finding in DEFINITIONS.findings.values():
-        assert set(finding.regions) <= set(DEFINITIONS.regions), finding.name
 
 
 @cases("names, side, regions, unknown")
@@ -219,16 +218,6 @@ def test_counts_that_are_none(counts):
         check_lengths({"size": [10**6, 10**6], "counts": counts})
 
 
-def test_boxes_of_small_masks_are_in_pixels_of_the_image():
-    mask = np.zeros((2544, 3056), bool)
-    mask[600:1800, 1700:2600] = True
-    small = decoded(encoded(mask))
-    assert max(small.shape) <= 512
-    image = StudyImage("i", mask.shape, "PA", masks={"left lung": small})
-    ((x0, y0, x1, y1),) = localize(image)["left lung"].boxes
-    np.testing.assert_allclose([x0, y0, x1, y1], [1700, 600, 2600, 1800], atol=7)
-
-
 @pytest.mark.parametrize("share", [0.2, 0.5, 0.8])
 def test_opening_and_closing_as_scipy(share):
     block = np.random.default_rng(3).random((40, 50)) < share
@@ -244,7 +233,7 @@ BOXES = {"trachea": ((40.0, 5.0, 60.0, 40.0),), "carina": ((9.0, 9.0, 9.0, 9.0),
 IMAGE = StudyImage("i", (200, 200), "PA", boxes=BOXES, masks={"left lung": MASK}, regions_key="k1")
 
 
-def test_the_second_time_nothing_is_computed(tmp_path, monkeypatch):
+def test_the_second_time_nothing_is_computed_unless_the_file_is_no_cache(tmp_path, monkeypatch):
     first, second = QualityLog(), QualityLog()
     with RegionCache(tmp_path / "a" / "regions.sqlite") as cache:
         found = cache.localize(IMAGE, first)
@@ -257,9 +246,6 @@ def test_the_second_time_nothing_is_computed(tmp_path, monkeypatch):
         with pytest.raises(TypeError):
             cache.localize(changed, second)
     assert first.entries and first.to_json() == second.to_json()
-
-
-def test_a_file_that_is_no_cache(tmp_path):
     (tmp_path / "regions.sqlite").write_text("no database, and long enough to be looked at")
     with pytest.raises(UserError, match="cannot be used as a cache"):
         RegionCache(tmp_path / "regions.sqlite")

@@ -49,34 +49,30 @@ def test_interpretations_are_children(rules, sentence, tree):
     assert list(map(below, rules.read_sentence(sentence))) == tree
 
 
-def test_findings_and_impression_are_merged(rules):
+def test_sections_are_merged_and_silent_sentences_told(rules):
     told = {"findings": "Small left effusion.", "impression": "Effusion. Effusion."}
     (fluid,) = rules.extract(ReportSections(told)).observations
     assert fluid.sentence_ids == ("S01", "S02", "S03")
     assert fluid.regions == ("left pleural space",)
-
-
-def test_indication(rules):
     told = {"indication": "57-year-old woman with cough. Rule out pneumonia."}
     told["findings"] = "Clear lungs."
     indication = rules.extract(ReportSections(told)).indication
     assert indication.patient_info == "57-year-old woman"
     assert (indication.indication, indication.evaluation) == ("cough", "pneumonia")
     assert rules.extract(ReportSections({"findings": "Clear lungs."})).indication is None
-
-
-def test_silent_sentences_are_told(rules):
     extraction = rules.extract(ReportSections({"findings": "Qwerty asdf. Clear lungs."}))
     assert extraction.silent == ("S01",)
 
 
-def test_sentences_end_where_they_end():
+def test_sentences_end_and_phrases_are_found_in_reports_of_any_use(rules):
     text = "1. A 3.5 cm nodule.  2. Seen by Dr. Who on Monday.\n\n- No effusion"
     said = ["A 3.5 cm nodule.", "Seen by Dr. Who on Monday.", "No effusion"]
     assert list(split_text(text)) == said
-
-
-def test_reports_without_use_are_set_aside(rules):
+    index = PhraseIndex({"lung mass": 1, "mass": 2, "masses in the lung": 3})
+    words = split_words("lung masses, masses-in-the lungs; massive")
+    assert [(m.first, m.last, m.payload) for m in index.find(words)] == [(0, 2, 1), (2, 6, 3)]
+    lemmas = [lemma(word) for word in ("opacities", "bases", "masses", "pelvis", "pus")]
+    assert lemmas == ["opacity", "base", "mass", "pelvis", "pus"]
     for sections, reason in (
         ({"findings": "Clear lungs. " * 80_000}, "report_too_long"),  # 1 MB
         ({"findings": "", "impression": " \n "}, "empty_report"),
@@ -84,19 +80,8 @@ def test_reports_without_use_are_set_aside(rules):
     ):
         with pytest.raises(Unusable, match=reason):
             rules.extract(ReportSections(sections))
-
-
-def test_one_endless_sentence_is_read(rules):
     found = rules.extract(ReportSections({"findings": "left effusion and " * 5_000}))
     assert found.observations
-
-
-def test_phrases_are_found_by_words():
-    index = PhraseIndex({"lung mass": 1, "mass": 2, "masses in the lung": 3})
-    words = split_words("lung masses, masses-in-the lungs; massive")
-    assert [(m.first, m.last, m.payload) for m in index.find(words)] == [(0, 2, 1), (2, 6, 3)]
-    lemmas = [lemma(word) for word in ("opacities", "bases", "masses", "pelvis", "pus")]
-    assert lemmas == ["opacity", "base", "mass", "pelvis", "pus"]
 
 
 @cases("finding, regions, modifiers, sentence")

@@ -63,8 +63,17 @@ def test_templates_have_eight_distinct_phrasings_per_category(version):
             assert all(text.startswith(begin) for text in texts)
 
 
-def test_join():
+def test_names_are_joined_vary_and_hold_the_plans_boxes():
     assert [join(list("abc")[:n]) for n in range(4)] == ["", "a", "a and b", "a, b and c"]
+    for image in annotated(60):
+        merged = merge_readers(reader_boxes(image), parse_mode("components"))
+        for label in set(image.present) - set(ORGANS):
+            assert len(find_lesions(image, label)) == sum(name == label for name, _ in merged)
+    plan = asking.plan_list_all(annotation(5, ["ILD", "Cardiomegaly"]), "q")
+    assembly = Assembly("vindr_cxr_vqa", TemplateWriter(0))
+    for answer in ("There is ILD.", "Cardiomegaly at <loc_1_2_3_4>. ILD at <loc_1_2_3_4>."):
+        with pytest.raises(ValueError, match=r"sentences with boxes|lacks a box"):
+            assembly.record(plan, Wording("?", answer, "", "Medium"), "train")
 
 
 def test_four_questions_an_image_each_with_all_lesions_of_a_class():
@@ -92,14 +101,7 @@ def test_four_questions_an_image_each_with_all_lesions_of_a_class():
         assert record.readers is not None and record.reason and record.difficulty
 
 
-def test_lesions_are_the_components_of_the_readers_boxes():
-    for image in annotated(60):
-        merged = merge_readers(reader_boxes(image), parse_mode("components"))
-        for label in set(image.present) - set(ORGANS):
-            assert len(find_lesions(image, label)) == sum(name == label for name, _ in merged)
-
-
-def test_kinds_come_equally_often_and_rotate_on_each_image():
+def test_kinds_come_equally_often_by_rule_and_seed():
     plans = list(plan_lesions(annotated(120), 0))
     counts = collections.Counter(plan.kind for plan in plans)
     assert set(counts) == set(QUESTION_TYPES) and max(counts.values()) - min(counts.values()) <= 4
@@ -107,6 +109,14 @@ def test_kinds_come_equally_often_and_rotate_on_each_image():
     for plan in plans:
         by_image[plan.image.image_id].add(plan.kind)
     assert all(len(kinds) == 4 for kinds in by_image.values())
+    easy_kinds = ("Where", "Is_there", "Yes_No")
+    for record in lesions(annotated(40)):
+        easy = record.question_type in easy_kinds and len(record.boxes) <= EASY_BOXES
+        assert record.difficulty == ("Easy" if easy else "Medium")
+    images = annotated(20)
+    forwards = {r.question_id: r for r in lesions(images)}
+    assert forwards == {r.question_id: r for r in lesions(images[::-1])}
+    assert list(lesions(images)) != list(lesions(images, seed=1))
 
 
 def test_a_number_is_of_lesions_with_the_range_of_the_readers():
@@ -168,25 +178,3 @@ def test_list_all_has_an_answer_for_each_class_with_all_its_boxes():
         assert len(LOC.findall(answer.text)) == len(boxes)
     assert sorted(record.boxes) == sorted(list(f.box) for f in image.findings)
     assert record.gt_finding is None and record.gt_location is None
-
-
-def test_words_that_do_not_hold_the_plans_boxes_are_refused():
-    plan = asking.plan_list_all(annotation(5, ["ILD", "Cardiomegaly"]), "q")
-    assembly = Assembly("vindr_cxr_vqa", TemplateWriter(0))
-    for answer in ("There is ILD.", "Cardiomegaly at <loc_1_2_3_4>. ILD at <loc_1_2_3_4>."):
-        with pytest.raises(ValueError, match=r"sentences with boxes|lacks a box"):
-            assembly.record(plan, Wording("?", answer, "", "Medium"), "train")
-
-
-def test_difficulty_rule():
-    easy_kinds = ("Where", "Is_there", "Yes_No")
-    for record in lesions(annotated(40)):
-        easy = record.question_type in easy_kinds and len(record.boxes) <= EASY_BOXES
-        assert record.difficulty == ("Easy" if easy else "Medium")
-
-
-def test_the_same_seed_gives_the_same_records_in_any_order_of_images():
-    images = annotated(20)
-    forwards = {r.question_id: r for r in lesions(images)}
-    assert forwards == {r.question_id: r for r in lesions(images[::-1])}
-    assert list(lesions(images)) != list(lesions(images, seed=1))

@@ -39,7 +39,7 @@ def paper_mix():
     return mix_training(list(plan_lesions(ill, 0)), well, 0)
 
 
-def test_the_papers_numbers(paper_mix):
+def test_the_papers_numbers_keep_a_positive_question_of_every_image(paper_mix):
     plans, scale = paper_mix
     assert scale == 1 and len(plans) == 20_880
     by_kind = counts(plans)
@@ -49,9 +49,6 @@ def test_the_papers_numbers(paper_mix):
     assert sum(n for (_, why), n in by_kind.items() if why is None) == 8700
     assert sum(n for (_, why), n in by_kind.items() if why == "no_finding_image") == 6090
     assert sum(n for (_, why), n in by_kind.items() if why == "absent_class") == 6090
-
-
-def test_every_image_with_findings_keeps_a_positive_question(paper_mix):
     positive = {plan.image.image_id for plan in paper_mix[0] if plan.negative_kind is None}
     assert len(positive) == 3735
 
@@ -83,7 +80,7 @@ def test_denied_questions_are_about_what_is_not_there(paper_mix):
             assert plan.boxes
 
 
-def test_a_smaller_source_is_mixed_in_proportion():
+def test_smaller_sources_are_mixed_in_proportion_and_held_out_ones_kept():
     ill, well = images(300, 60)
     plans, scale = mix_training(list(plan_lesions(ill, 0)), well, 0)
     assert scale == pytest.approx(60 / 2030)
@@ -91,9 +88,6 @@ def test_a_smaller_source_is_mixed_in_proportion():
     assert by_polarity[True] / by_polarity[False] == pytest.approx(5 / 7, rel=0.05)
     with pytest.raises(UserError, match="--mix=released"):
         mix_training(list(plan_lesions(ill, 0)), [], 0)
-
-
-def test_held_out_images_stay_and_get_their_share_of_absent_classes():
     positives = list(plan_lesions(images(60, 0)[0], 0))
     plans = mix.mix_held_out(positives, 0)
     by_kind = counts(plans)

@@ -4,6 +4,7 @@ import pytest
 
 from cxrjax.errors import UserError
 from tests.evaluation.made import BOX, FRACTIONS, OTHER, line_of, record_of, score_lines, values_of
+from tests.papers.cases import cases
 
 
 def test_class_of_a_box():
@@ -25,14 +26,7 @@ def test_class_of_a_box():
     assert f1(open_, "ILD or effusion.", "unclassed_box") == 0
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "ILD at <loc_20_10_100_50> and effusion at <loc_120_60_180_90>.",
-        "<loc_20_10_100_50> ILD ; <loc_120_60_180_90> pleural effusion",
-        "ILD: <loc_20_10_100_50>\nEffusion: <loc_120_60_180_90>",
-    ],
-)
+@cases("text")
 def test_class_named_next_to_a_box_in_text_alone(text):
     records = [
         record_of("i0", 0, "ILD", [BOX]),
@@ -42,15 +36,6 @@ def test_class_named_next_to_a_box_in_text_alone(text):
     strict = values_of(records, [{"question_id": "i0-2", "text": text}], codec="vindr_px")
     assert strict["detection/f1@0.3"] == 1
     assert strict["by_question_type/vqa/exact_set/What"] == 1
-
-
-def test_an_open_question_does_not_tell_its_answer():
-    """The reference's finding must not become the class of a box to an open question."""
-    open_ = record_of("i0", 0, "", labels=["ILD"], boxes=[BOX], kind="What", gt_finding="ILD")
-    asking = record_of("i0", 0, "ILD", [BOX], variables=None, gt_finding="ILD")
-    for record, f1 in ((open_, 0), (asking, 1)):
-        strict = values_of([record], [line_of(record, "Here.", [FRACTIONS])])
-        assert strict["detection/f1@0.3"] == f1
 
 
 def test_who_does_not_answer_is_wrong_about_the_absent_too():
@@ -93,16 +78,13 @@ def test_parse_failures_by_category():
     assert by_category["malformed"] == 0
 
 
-def test_a_broken_box_is_missed_and_never_replaced():
+def test_broken_and_nan_boxes_are_missed_counted_and_never_replaced():
     records = [record_of("i0", 0, "ILD", [BOX, OTHER])]
     line = {"question_id": "i0-0", "text": "ILD at <loc_20_10_100_50> and <loc_120_60_180>."}
     strict = values_of(records, [line], codec="vindr_px")
     assert strict["detection/precision@0.3"] == 1
     assert strict["detection/recall@0.3"] == 0.5
     assert strict["parse_failure_rate/wrong_arity"] == 1
-
-
-def test_nan_boxes_are_wrong_and_counted():
     records = [record_of("i0", 0, "ILD", [BOX])]
     line = line_of(records[0], "Yes.", [[0.1, float("nan"), 0.5, 0.5]])
     figures, problems = score_lines(records, [line])
@@ -113,7 +95,7 @@ def test_nan_boxes_are_wrong_and_counted():
         assert figures[protocol]["problems/non_finite_box"].value == 1
 
 
-def test_negation_is_understood():
+def test_negation_is_understood_and_open_questions_do_not_tell_their_answer():
     records = [record_of("i0", 0, "Pneumothorax"), record_of("i1", 0, "Pneumothorax", [BOX])]
     texts = ["There is no pneumothorax.", "There is a pneumothorax."]
     right = [line_of(r, t) for r, t in zip(records, texts, strict=True)]
@@ -121,17 +103,20 @@ def test_negation_is_understood():
     for protocol in ("paper", "strict"):
         assert values_of(records, right, protocol)["vqa/f1"] == 1
         assert values_of(records, wrong, protocol)["vqa/f1"] == 0
+    # The reference's finding must not become the class of a box to an open question
+    open_ = record_of("i0", 0, "", labels=["ILD"], boxes=[BOX], kind="What", gt_finding="ILD")
+    asking = record_of("i0", 0, "ILD", [BOX], variables=None, gt_finding="ILD")
+    for record, f1 in ((open_, 0), (asking, 1)):
+        strict = values_of([record], [line_of(record, "Here.", [FRACTIONS])])
+        assert strict["detection/f1@0.3"] == f1
 
 
-def test_predictions_for_unknown_questions_are_refused():
-    records = [record_of("i0", 0, "ILD", [BOX])]
-    lines = [{"question_id": "elsewhere", "text": "", "boxes": []}]
-    with pytest.raises(UserError, match=r"s: 1 predictions for questions .* 'elsewhere'"):
-        score_lines(records, lines)
-
-
-def test_records_of_ones_own_bring_their_classes():
+def test_records_of_ones_own_bring_their_classes_and_unknown_questions_are_refused():
     record = record_of("i0", 0, "Right lung", [BOX], dataset="custom")
     strict = values_of([record], [line_of(record, "The right lung.", [FRACTIONS])])
     assert strict["by_class/detection/f1@0.3/Right lung"] == 1
     assert strict["vqa/f1"] == 1
+    records = [record_of("i0", 0, "ILD", [BOX])]
+    lines = [{"question_id": "elsewhere", "text": "", "boxes": []}]
+    with pytest.raises(UserError, match=r"s: 1 predictions for questions .* 'elsewhere'"):
+        score_lines(records, lines)

@@ -74,7 +74,7 @@ def test_two_right_answers_that_differ_by_a_pixel_are_no_error():
     assert found["grounding/f1@0.3"] == 0
 
 
-def test_sweep_without_hits_is_undefined_where_its_mean_is():
+def test_what_is_undefined_of_sweeps_and_rankings_without_hits():
     records = [_record("i0", boxes=[BOX])]
     curves = made.scores_of(records, [_said(records[0], boxes=[FAR])]).curves["s"]
     assert curves["sweep/strict/f1"]["y"] == [0] * len(SWEEP)
@@ -82,6 +82,11 @@ def test_sweep_without_hits_is_undefined_where_its_mean_is():
     silent = made.scores_of(records, [_said(records[0])]).curves["s"]
     assert silent["sweep/strict/precision"]["y"] == [None] * len(SWEEP)
     assert silent["sweep/strict/recall"]["y"] == [0] * len(SWEEP)
+    scores = made.scores_of(records, [_said(records[0], "No.")])
+    strict = scores.figures["s"]["strict"]
+    assert strict["ap/constant_scores"].value is None
+    assert strict["ap/voc@0.4"].value == strict["froc/mean_sensitivity"].value == 0
+    assert "all box scores are equal" not in VINDR_CXR_VQA.markdown(scores)
 
 
 def test_ranking_by_hand():
@@ -123,15 +128,6 @@ def test_equal_and_missing_scores_are_flagged(fields):
     assert "s: all box scores are equal or there are none." in VINDR_CXR_VQA.markdown(scores)
 
 
-def test_without_boxes_nothing_is_ranked_and_nothing_flagged():
-    records = [_record("i0", boxes=[BOX])]
-    scores = made.scores_of(records, [_said(records[0], "No.")])
-    strict = scores.figures["s"]["strict"]
-    assert strict["ap/constant_scores"].value is None
-    assert strict["ap/voc@0.4"].value == strict["froc/mean_sensitivity"].value == 0
-    assert "all box scores are equal" not in VINDR_CXR_VQA.markdown(scores)
-
-
 def test_a_box_without_a_score_ranks_last():
     assert rank_last_where_missing(np.array([0.2, np.nan, 0.1])).tolist() == [1, 0, 0.5]
     for scale in (1e-300, -1, -1e17, 5e307):
@@ -169,13 +165,20 @@ def test_negatives_by_hand():
     assert figures["negative/false_yes_rate/no_finding_image"].n == 2
 
 
-def test_saying_always_what_is_true_has_no_bias():
+def test_truths_have_no_bias_and_every_metric_of_the_tables_exists():
     records = [_record(f"i{n}", boxes=[BOX] if n % 2 else []) for n in range(6)]
     lines = [_said(r, r.answer_text, r.boxes) for r in records]
     strict = made.values_of(records, lines)
     assert strict["vqa/yes_bias"] == strict["vqa/hallucination_rate"] == 0
     assert strict["negative/false_yes_rate/absent_class"] == 0
     assert strict["negative/false_yes_rate/no_finding_image"] is None
+    records = [_record("i0", boxes=[BOX], difficulty="Easy", view="PA", sex="F", age=50.0)]
+    scores = made.scores_of(records, [_said(records[0], boxes=[BOX], box_scores=[0.5])])
+    text = VINDR_CXR_VQA.markdown(scores)
+    for heading in ("By difficulty", "By size of the true box", "By view", "By age"):
+        assert f"## {heading}" in text
+    tables = {row["table"] for row in VINDR_CXR_VQA.rows(scores)}
+    assert tables >= {"by_box_size", "by_box_place", "by_view"}
 
 
 def test_true_boxes_by_size_and_place():
@@ -233,16 +236,6 @@ def _true_boxes(references, grouping, name):
     x, y = (boxes[:, 0] + boxes[:, 2]) / 2, (boxes[:, 1] + boxes[:, 3]) / 2
     low = {"upper": 0, "middle": 1 / 3, "lower": 2 / 3}[third]
     return ((y >= low) & (y < low + 1 / 3) & ((x >= 0.5) == (half == "right"))).sum()
-
-
-def test_every_metric_of_the_tables_exists():
-    records = [_record("i0", boxes=[BOX], difficulty="Easy", view="PA", sex="F", age=50.0)]
-    scores = made.scores_of(records, [_said(records[0], boxes=[BOX], box_scores=[0.5])])
-    text = VINDR_CXR_VQA.markdown(scores)
-    for heading in ("By difficulty", "By size of the true box", "By view", "By age"):
-        assert f"## {heading}" in text
-    tables = {row["table"] for row in VINDR_CXR_VQA.rows(scores)}
-    assert tables >= {"by_box_size", "by_box_place", "by_view"}
 
 
 def test_ranked_figures_have_intervals_unless_that_takes_too_long(monkeypatch):
