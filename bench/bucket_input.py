@@ -1,11 +1,12 @@
 """Data wait of a run that reads records and images from a bucket which answers late.
 
-    python -m bench.bucket_input [--latency=0.03] [--step=0.3] [--steps=20] [--workers=1]
+    python -m bench.bucket_input [--latency=0.03] [--step=0.3] [--steps=20] [--shards=4]
 
 Starts a server of S3 on this machine (pip install 'cxrjax[test_buckets]') behind a proxy that
 answers each request `--latency` seconds late, puts a made-up data set there, and takes batches as
-training does, with a sleep of `--step` seconds in the place of the step. Prints the time before the
-first batch, and the share of the time after it in which a step waited for its batch.
+training does, with a sleep of `--step` seconds in the place of the step. With `--shards` records
+are in ArrayRecord files with their tables. Prints the time before the first batch, and the share of
+the time after it in which a step waited for its batch.
 """
 
 import argparse
@@ -130,8 +131,8 @@ def late_bucket(latency: float) -> Iterator[Proxy]:
             server.kill()
 
 
-def fill(folder: Path, images: int, size: int) -> Path:
-    """Writes records of images with a question each; returns the records file."""
+def fill(folder: Path, images: int, size: int, shards: int = 0) -> Path:
+    """Writes records of images with a question each; returns the records file, or their folder."""
     from cxrjax.records import Answer, QARecord
 
     rng = np.random.default_rng(0)
@@ -155,19 +156,44 @@ def fill(folder: Path, images: int, size: int) -> Path:
             answers=[Answer(text=answer, labels=["Nodule"], boxes_by_image={str(number): [box]})],
         )
         lines.append(record.model_dump_json())
+    content = "\n".join(lines) + "\n"
+    if shards:
+        return _write_shards(folder, content, shards)
     records = folder / "records" / "train.jsonl"
-    records.write_text("\n".join(lines) + "\n")
+    records.write_text(content)
     return records
+
+
+def _write_shards(folder: Path, records: str, shards: int) -> Path:
+    """Writes the records in shards, which are built on this machine; returns the folder."""
+    from cxrjax.commands import build
+    from cxrjax.paths import copy_file
+
+    with tempfile.TemporaryDirectory() as made:
+        source, out = Path(made) / "source", Path(made) / "out"
+        (source / "records").mkdir(parents=True)
+        (source / "records" / "train.jsonl").write_text(records)
+        (source / "manifest.json").write_text("{}")
+        flags = [f"--source={source}", f"--out={out}", f"--num_shards={shards}"]
+        build.main(["--dataset=shards", *flags])
+        for file in out.rglob("*"):
+            if file.is_file():
+                copy_file(file, folder / file.relative_to(out).as_posix())
+    return folder
 
 
 def measure(records: Path, step: float, steps: int, workers: int, batch: int) -> dict[str, float]:
     """Seconds to the first batch, a step's wait for the later ones, and requests of an image."""
     from cxrjax.input_pipeline.examples import ExampleConfig
     from cxrjax.input_pipeline.loader import single_source, train_loader
+    from cxrjax.input_pipeline.sharded_source import ShardedSource
     from cxrjax.input_pipeline.sources import RecordSource
     from cxrjax.input_pipeline.tokenizer import load_tokenizer
 
-    source = RecordSource(records, None, 1)
+    in_shards = records.suffix != ".jsonl"
+    source = (
+        ShardedSource(records, "train", None, 1) if in_shards else RecordSource(records, None, 1)
+    )
     config = ExampleConfig(224, prefix_buckets=(32,), answer_buckets=(64,))
     tokenizer = load_tokenizer(_TOKENIZER)
     mixture = single_source(source, config)
@@ -192,6 +218,7 @@ def main() -> None:
     add("--steps", type=int, default=20)
     add("--batch", type=int, default=16, help="images of a step (16)")
     add("--workers", type=int, default=1, help="processes that decode (1)")
+    add("--shards", type=int, default=0, help="shards of the records; 0: a file of JSON lines (0)")
     add("--size", type=int, default=512, help="pixels on each side of an image (512)")
     flags = parser.parse_args()
     with tempfile.TemporaryDirectory() as cache, late_bucket(0.0) as proxy:
@@ -199,7 +226,7 @@ def main() -> None:
         from cxrjax.paths import out_path
 
         images = flags.steps * flags.batch
-        records = fill(out_path("s3://bucket/data"), images, flags.size)
+        records = fill(out_path("s3://bucket/data"), images, flags.size, flags.shards)
         proxy.latency, proxy.requests = flags.latency, 0
         found = measure(records, flags.step, flags.steps, flags.workers, flags.batch)
         share = found["wait"] / (found["wait"] + flags.step)

@@ -138,7 +138,7 @@ def read_references(
 class Answers(NamedTuple):
     """One system's predictions, and what they are called in error messages."""
 
-    predictions: Iterable[Prediction]
+    predictions: Iterable[Prediction]  # read once: a large file's may be gone then
     source: str
 
 
@@ -165,7 +165,7 @@ class SystemCounts:
         texts: answer in lower case, its blanks as one -> how often.
     """
 
-    columns: dict[str, Float[np.ndarray, " questions"]]
+    columns: dict[str, Any]
     confidence: Float[np.ndarray, " questions"]
     problems: Counter[str]
     failures: Counter[str]
@@ -197,8 +197,9 @@ class SystemCounts:
             right, among: columns, 1 where an answer is right and where it counts.
             clusters: of each question.
         """
-        known = np.flatnonzero(np.isfinite(self.confidence) & (self.columns[among] > 0))
-        sure, correct = self.confidence[known], self.columns[right][known]
+        counted = np.asarray(self.columns[among]) > 0
+        known = np.flatnonzero(np.isfinite(self.confidence) & counted)
+        sure, correct = self.confidence[known], np.asarray(self.columns[right])[known]
         return answer_calibration(sure, correct, known, clusters, bootstrap)
 
     def most_common_share(self) -> Estimate:
@@ -255,7 +256,7 @@ def count_answers(
     shared: dict[int, tuple[SharedCounts, list[int]]] = {}
     progress = progress_bar(questions.items(), desc=f"scoring {answers.source}")
     for row, (name, question) in enumerate(progress):
-        prediction = by_id.get(name)
+        prediction = by_id.pop(name, None)
         counted = count(question, prediction, counts)
         if counted is None:
             continue
@@ -339,18 +340,21 @@ class Benchmark(Generic[R]):
         """
         takes, arguments = self.layout.takes, self.mode_arguments
         check_options(self.name, self.gt_modes, takes, options, arguments)
-        images: dict[str, frozenset[str]] = {}
+        images: dict[str, tuple[str, ...]] = {}
         texts: dict[str, ReferenceText] = {}
         compared = self.layout.free_text if options.judge or options.radeval else ()
         floors = self._new_floors(options)
 
         def noted() -> Iterable[QARecord]:
             for record in read_records(references):
+                nonlocal floors
                 others = (image for answer in record.answers for image in answer.boxes_by_image)
-                images[record.question_id] = frozenset((record.image_id, *others))
-                # Of more questions than there are floors for, none is kept.
-                if floors is not None and (options.floors or len(floors) <= MOST_FOR_FLOORS):
+                images[record.question_id] = tuple({record.image_id, *others})
+                if floors is not None:
                     floors.add(record)
+                    # Of more questions than there are floors for, none is kept.
+                    if len(floors) > MOST_FOR_FLOORS and not options.floors:
+                        floors = None
                 if {"*", record.question_type}.intersection(compared):
                     texts[record.question_id] = reference_text(record)
                 yield record
@@ -365,11 +369,17 @@ class Benchmark(Generic[R]):
             "predictions": {name: named_file(path) for name, path in predictions.items()},
             **_line_problems(answers),
         }
-        if floors is not None and options.floors is None and len(floors) > MOST_FOR_FLOORS:
+        count = len(images)
+        images.clear()
+        if floors is None and options.floors is None and self.layout.floors:
             if not answers:
-                raise UserError(f"{references}: {len(images):,} questions: give --floors=always")
-            files["floors_left_out"] = len(images)
-            floors = None
+                raise UserError(f"{references}: {count:,} questions: give --floors=always")
+            files["floors_left_out"] = count
+        if not texts:  # else they are read once more
+            answers = {
+                name: Answers(iter(given.predictions), given.source)
+                for name, given in answers.items()
+            }
         if not answers and floors is not None:
             answers = {
                 name: Answers(lines, name) for name, lines in self._floors(truth, floors, options)

@@ -26,6 +26,7 @@ from cxrjax.metrics.bootstrap import (
 )
 from cxrjax.metrics.calibration import reweighted_area
 from cxrjax.metrics.classification import ratio, sums_at
+from cxrjax.metrics.packed import Packed
 from cxrjax.records import QARecord
 
 _AGES = (20, 40, 60, 80)
@@ -33,8 +34,8 @@ _BOXES = (1, 2, 3, 5, 9)
 
 
 def joined_columns(
-    of_images: Mapping[str, Float[np.ndarray, " images"]],
-    of_questions: Mapping[str, Float[np.ndarray, " questions"]],
+    of_images: Mapping[str, Float[np.ndarray, " images"] | Packed],
+    of_questions: Mapping[str, Float[np.ndarray, " questions"] | Packed],
 ) -> LazyColumns:
     """Columns over images and columns over questions as columns over both, images first.
 
@@ -44,9 +45,12 @@ def joined_columns(
     (questions,) = {len(column) for column in of_questions.values()}
 
     def padded(name: str) -> Float[np.ndarray, " units"]:
+        column = np.zeros(images + questions)
         if name in of_images:
-            return np.pad(np.asarray(of_images[name]), (0, questions))
-        return np.pad(np.asarray(of_questions[name]), (images, 0))
+            column[:images] = of_images[name]
+        else:
+            column[images:] = of_questions[name]
+        return column
 
     return LazyColumns([*of_images, *of_questions], padded)
 
@@ -115,7 +119,7 @@ def answer_calibration(
     units: ArrayLike,
     clusters: Sequence[Hashable],
     bootstrap: Bootstrap,
-) -> tuple[dict[str, np.ndarray], dict[str, Figure | Estimate], dict[str, dict[str, Any]]]:
+) -> tuple[dict[str, Packed], dict[str, Figure | Estimate], dict[str, dict[str, Any]]]:
     """Columns, figures and curves of answers whose probability is known.
 
     Args:
@@ -138,7 +142,7 @@ def answer_calibration(
         return {}, {f"calibration/{name}": Estimate(None, None, None, 0) for name in NAMES}, {}
     of = "calibration"
     columns, binned = _in_bins(of, sure, correct, rows, count)
-    columns[f"{of}/squares"] = sums_at(rows, count, (sure - correct) ** 2)
+    columns[f"{of}/squares"] = Packed(sums_at(rows, count, (sure - correct) ** 2))
     n = f"{of}/n"
     figures: dict[str, Figure | Estimate] = {
         "calibration/ece": binned["ece"],
@@ -169,7 +173,7 @@ BOX_NAMES = ("box_ece", "mean_box_score", "mean_box_iou")
 
 def box_calibration(
     scores: ArrayLike, ious: ArrayLike, units: ArrayLike, count: int
-) -> tuple[dict[str, np.ndarray], dict[str, Figure | Estimate], dict[str, dict[str, Any]]]:
+) -> tuple[dict[str, Packed], dict[str, Figure | Estimate], dict[str, dict[str, Any]]]:
     """Holds boxes' scores, IoUs that are expected, against the highest IoU with a true box.
 
     Args:
@@ -211,15 +215,16 @@ def _in_bins(
     outcome: Float[np.ndarray, " n"],
     rows: np.ndarray,
     count: int,
-) -> tuple[dict[str, np.ndarray], dict[str, Figure]]:
+) -> tuple[dict[str, Packed], dict[str, Figure]]:
     """Columns `<prefix>/...` of confidences and outcomes in bins of equal mass, and the figures
     `ece`, and `confidence` and `outcome`, their means."""
     numbers = calibration.bin_numbers(sure, calibration.equal_mass_edges(sure))
-    columns = {f"{prefix}/n": sums_at(rows, count, np.ones(len(sure)))}
+    columns = {f"{prefix}/n": Packed(sums_at(rows, count, np.ones(len(sure))))}
     for number in range(calibration.BINS):
         here = numbers == number
         for name, values in (("n", np.ones(len(sure))), ("confidence", sure), ("outcome", outcome)):
-            columns[f"{prefix}/{number}/{name}"] = sums_at(rows[here], count, values[here])
+            summed = sums_at(rows[here], count, values[here])
+            columns[f"{prefix}/{number}/{name}"] = Packed(summed)
 
     def bins(sums: Sums, name: str) -> Float[np.ndarray, "bins sums"]:
         return np.stack([sums[f"{prefix}/{number}/{name}"] for number in range(calibration.BINS)])

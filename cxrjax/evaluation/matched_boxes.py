@@ -19,6 +19,7 @@ from cxrjax.evaluation import ranked_boxes
 from cxrjax.evaluation.counted import STRICT
 from cxrjax.evaluation.figure_lines import FigureLine, make_figures, shared_lines
 from cxrjax.metrics.bootstrap import Bootstrap, Estimate, Figure
+from cxrjax.metrics.bootstrap import Columns as Counts
 from cxrjax.metrics.classification import sums_at
 from cxrjax.metrics.detection import (
     SWEEP,
@@ -40,14 +41,14 @@ Columns = dict[str, Float[np.ndarray, " units"]]
 
 
 def sweep_curves(
-    title: str, lines: Iterable[FigureLine], prefix: str, protocol: str, columns: Columns
+    title: str, lines: Iterable[FigureLine], prefix: str, protocol: str, columns: Counts
 ) -> ranked_boxes.Curves:
     """Curves `sweep/<title>/<metric>` over the threshold; null where a figure is undefined.
 
     Args:
         lines: those called `<prefix>/<metric>@{thresholds}` among them.
     """
-    sums = {name: np.array([column.sum()]) for name, column in columns.items()}
+    sums = {name: np.array([np.asarray(column).sum()]) for name, column in columns.items()}
     curves: dict[str, dict[str, Any]] = {}
     for metric, label in _METRICS.items():
         name = f"{prefix}/{metric}@"
@@ -154,4 +155,4 @@ class CountedBoxes(NamedTuple):
     columns: Columns
     figures: dict[str, Estimate]
     curves: ranked_boxes.Curves
-    ranked: ranked_boxes.RankedBoxes
+    ranked: ranked_boxes.RankedBoxes | None

@@ -22,6 +22,7 @@ import difflib
 import functools
 import math
 import re
+import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
@@ -219,7 +220,8 @@ def parse_prediction(fields: Mapping[str, Any], where: str) -> Prediction:
         question_id=name,
         text=answer,
         boxes=boxes,
-        labels=None if labels is None else tuple(labels),
+        # One string for all boxes of a class, of a million answers.
+        labels=None if labels is None else tuple(one and sys.intern(one) for one in labels),
         parse=parse,
         box_scores=None if scores is None else _finite(scores),
         answer_logprob=whole,

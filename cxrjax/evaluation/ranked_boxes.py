@@ -139,7 +139,7 @@ def ranked_figures(
     images: int,
     bootstrap: Bootstrap,
     having: Mapping[str, int] | None = None,
-) -> tuple[dict[str, Estimate], Curves, RankedBoxes]:
+) -> tuple[dict[str, Estimate], Curves, RankedBoxes | None]:
     """Figures and curves of scored boxes.
 
     Args:
@@ -152,7 +152,8 @@ def ranked_figures(
         having: class -> how many images have it, in the classes' order; None: without classes.
 
     Returns:
-        Metric -> figure, curve -> points, and the boxes, to be compared with another system's.
+        Metric -> figure, curve -> points, and the boxes, to be compared with another system's; None
+        where that takes too long.
     """
     classes = len(having) if having else 1
     scores = rank_last_where_missing(scores)
@@ -163,6 +164,7 @@ def ranked_figures(
         coco_rankings(overlaps, scores, classes),
         froc_ranking(overlaps, scores, IOU),
     )
+    compared = 2 * len(scores) * bootstrap.resamples <= MOST_WORK
     work = len(scores) * (bootstrap.resamples + len(set(clusters)))
     too_much = work > MOST_WORK
     if too_much:
@@ -191,7 +193,7 @@ def ranked_figures(
             "x_label": "false boxes per image",
             "y_label": f"sensitivity (IoU > {IOU})",
         }
-    return found, curves, ranked
+    return found, curves, ranked if compared else None
 
 
 def _mean(by_class: Float[np.ndarray, "draws classes"]) -> Float[np.ndarray, " draws"]:

@@ -19,6 +19,8 @@ import numpy as np
 from jaxtyping import Float, Int
 from threadpoolctl import threadpool_limits
 
+from cxrjax.metrics.packed import Packed
+
 Method = Literal["bca", "percentile"]
 LEAST_PIVOTAL = 200
 # Two figures that differ by this are the same but for the order in which their sums were added.
@@ -83,9 +85,13 @@ def _bca_shares(
 # the matrix of units is not read anew for each of them.
 _CHUNK = 2_000_000
 _LEAST_ROWS = 8
+# Sums of clusters held as one table of float64 each: 270 MB together. Above, tables are made of as
+# many columns at a time and of this many resamples, since each pass makes them anew.
+_MOST_TABLED = 1 << 25
+_ROWS_OF_PASS = 32
 _MOST_LEFT_OUT = 1000
 
-Columns = Mapping[str, Float[np.ndarray, " units"]]
+Columns = Mapping[str, Float[np.ndarray, " units"] | Packed]
 Sums = Mapping[str, Float[np.ndarray, " sums"]]
 Formula = Callable[[Sums], Float[np.ndarray, " sums"]]
 # Attribute -> its value for each unit; None: not of this unit, or not known.
@@ -174,14 +180,20 @@ class ClusterSums:
 
     Attributes:
         clusters: which cluster each row is of.
-        rows: sums of the columns; columns that are 0 everywhere are left out.
+        rows: sums of each column; columns that are 0 everywhere are left out.
         sums: first the observed sums, then one row per resample.
     """
 
     columns: dict[str, int]
     clusters: Int[np.ndarray, " rows"]
-    rows: Float[np.ndarray, "rows columns"]
+    rows: list[Packed]
     sums: Float[np.ndarray, "sums columns"] = field(init=False)
+
+    def of_each(self, name: str) -> Float[np.ndarray, " rows"]:
+        """A column's sum over each cluster."""
+        if name not in self.columns:
+            return np.zeros(len(self.clusters))
+        return np.asarray(self.rows[self.columns[name]])
 
 
 class LazyColumns(Mapping[str, Float[np.ndarray, " rows"]]):
@@ -262,8 +274,8 @@ class Resampled:
 
         def without_each(name: str) -> Float[np.ndarray, " rows"]:
             if (column := block.columns.get(name)) is None:
-                return np.zeros(len(block.rows))
-            return block.sums[0, column] - block.rows[:, column]
+                return np.zeros(len(block.clusters))
+            return block.sums[0, column] - block.of_each(name)
 
         values = np.asarray(figure.formula(LazyColumns(self.names, without_each)), np.float64)
         return np.concatenate([values, np.full(self.clusters - len(values), self.draws(figure)[0])])
@@ -355,23 +367,24 @@ def resample(
         ValueError: columns, clusters and attributes of different lengths.
     """
     rows, count = number_clusters(clusters)
-    lengths = {len(column) for column in columns.values()}
-    lengths |= {len(values) for values in (attributes or {}).values()}
+    lengths = {len(values) for values in (attributes or {}).values()}
+    if not isinstance(columns, LazyColumns):
+        lengths |= {len(column) for column in columns.values()}
     if lengths - {len(rows)}:
         raise ValueError(f"{len(rows)} clusters for {sorted(lengths)} units")
     everything = set(columns)
     whole = everything if needed is None else needed.get(None, set())
-    blocks: dict[tuple[str, str] | None, ClusterSums] = {
-        None: _block(columns, whole, np.arange(len(rows)), rows)
-    }
+    blocks = _blocks(columns, {None: (np.arange(len(rows)), whole)}, rows)
     for attribute, values in (attributes or {}).items():
         members: dict[str, list[int]] = {}
         for unit, value in enumerate(values):
             if value is not None and (needed is None or (attribute, value) in needed):
                 members.setdefault(value, []).append(unit)
-        for value, units in members.items():
+        groups: dict[tuple[str, str] | None, tuple[Int[np.ndarray, " _"], set[str]]] = {}
+        for value in list(members):
             names = everything if needed is None else needed[attribute, value]
-            blocks[attribute, value] = _block(columns, names, np.asarray(units), rows[units])
+            groups[attribute, value] = np.asarray(members.pop(value)), names
+        blocks |= _blocks(columns, groups, rows)
     draws = settings.resamples if count > 1 else 0
     _draw(list(blocks.values()), count, draws, settings.seed)
     return Resampled(settings, count, tuple(columns), blocks)
@@ -383,56 +396,79 @@ def number_clusters(clusters: Sequence[Hashable]) -> tuple[Int[np.ndarray, " uni
     return np.asarray([index[cluster] for cluster in clusters], np.int64), len(index)
 
 
-def _block(
+def _blocks(
     columns: Columns,
-    names: set[str],
-    chosen: Int[np.ndarray, " chosen"],
-    clusters: Int[np.ndarray, " chosen"],
-) -> ClusterSums:
-    """Sums of the columns over the chosen units, whose clusters these are."""
-    present, rows = np.unique(clusters, return_inverse=True)
-    kept: dict[str, int] = {}
-    summed: list[np.ndarray] = []
+    groups: Mapping[tuple[str, str] | None, tuple[Int[np.ndarray, " _"], set[str]]],
+    clusters: Int[np.ndarray, " units"],
+) -> dict[tuple[str, str] | None, ClusterSums]:
+    """Sums of columns over the units of each group, by cluster.
+
+    Args:
+        groups: key -> its units, and the columns that are summed.
+        clusters: of all units.
+    """
+    blocks, rows = {}, {}
+    for key, (chosen, _) in groups.items():
+        present, rows[key] = np.unique(clusters[chosen], return_inverse=True)
+        blocks[key] = ClusterSums({}, present, [])
     for name in columns:
-        if name not in names:
+        wanted = [key for key, (_, names) in groups.items() if name in names]
+        if not wanted:
             continue
-        values = np.asarray(columns[name], np.float64)[chosen]
-        if values.any():
-            kept[name] = len(summed)
-            summed.append(np.bincount(rows, weights=values, minlength=len(present)))
-    table = np.stack(summed, axis=1) if summed else np.zeros((len(present), 0))
-    return ClusterSums(kept, present, table)
+        column = np.asarray(columns[name], np.float64)
+        for key in wanted:
+            values = column[groups[key][0]]
+            if values.any():
+                block = blocks[key]
+                block.columns[name] = len(block.rows)
+                sums = np.bincount(rows[key], weights=values, minlength=len(block.clusters))
+                block.rows.append(Packed(sums))
+    return blocks
 
 
 @threadpool_limits.wrap(limits=1, user_api="blas")  # on a busy machine threads wait for each other
 def _draw(blocks: Sequence[ClusterSums], count: int, resamples: int, seed: int) -> None:
     """Fills in the blocks' sums: the same draws of clusters for all of them."""
-    for block in blocks:
-        block.sums = np.empty((1 + resamples, block.rows.shape[1]))
-        block.sums[0] = block.rows.sum(axis=0)
-    for part, weights in draw_clusters(count, resamples, seed):
-        for block in blocks:
+    fits = sum(len(block.clusters) * len(block.rows) for block in blocks) <= _MOST_TABLED
+    tables = [list(_tables(block)) if fits else None for block in blocks]
+    for block, made in zip(blocks, tables, strict=True):
+        block.sums = np.empty((1 + resamples, len(block.rows)))
+        for some, table in made or _tables(block):
+            block.sums[0, some] = table.sum(axis=0)
+    for part, weights in draw_clusters(count, resamples, seed, 0 if fits else _ROWS_OF_PASS):
+        drawn = slice(1 + part.start, 1 + part.stop)
+        for block, made in zip(blocks, tables, strict=True):
             here = weights if len(block.clusters) == count else weights[:, block.clusters]
-            block.sums[1 + part.start : 1 + part.stop] = here @ block.rows
+            for some, table in made or _tables(block):
+                block.sums[drawn, some] = here @ table
+
+
+def _tables(block: ClusterSums) -> Iterator[tuple[slice, Float[np.ndarray, "rows _"]]]:
+    """Columns of a block side by side, as many at a time as fit the memory."""
+    step = max(1, _MOST_TABLED // max(1, len(block.clusters)))
+    for start in range(0, len(block.rows), step):
+        some = slice(start, min(start + step, len(block.rows)))
+        yield some, np.stack(block.rows[some], axis=1)
 
 
 def draw_clusters(
-    count: int, resamples: int, seed: int
+    count: int, resamples: int, seed: int, least: int = 0
 ) -> Iterator[tuple[slice, Float[np.ndarray, "part clusters"]]]:
-    """Yields how often each cluster is drawn in each resample, some resamples at a time."""
+    """Yields how often each cluster is drawn in each resample, `least` or more at a time."""
     rng = np.random.default_rng(seed)
-    for part in chunks(resamples, count):
+    for part in chunks(resamples, count, least):
         rows = part.stop - part.start
         drawn = rng.integers(0, count, size=(rows, count))
         # Counted for all rows of the chunk in one pass.
         drawn += np.arange(rows)[:, None] * count
         weights = np.bincount(drawn.ravel(), minlength=rows * count).reshape(rows, count)
+        del drawn
         yield part, weights.astype(np.float64)
 
 
-def chunks(resamples: int, clusters: int) -> Iterator[slice]:
+def chunks(resamples: int, clusters: int, least: int = 0) -> Iterator[slice]:
     """Resamples in groups whose weights fit the memory."""
-    step = max(_LEAST_ROWS, _CHUNK // max(clusters, 1))
+    step = max(least, _LEAST_ROWS, _CHUNK // max(clusters, 1))
     for start in range(0, resamples, step):
         yield slice(start, min(start + step, resamples))
 
@@ -615,12 +651,12 @@ def _swapped_sums(
     settings = first.settings
     one, two = first.block(within), second.block(within)
     names = list(dict.fromkeys((*one.columns, *two.columns)))
-    gaps = np.zeros((len(one.rows), len(names)))
+    gaps = np.zeros((len(one.clusters), len(names)))
     totals = np.zeros((2, len(names)))
     for place, name in enumerate(names):
         for sign, block, total in ((1, one, totals[0]), (-1, two, totals[1])):
             if name in block.columns:
-                gaps[:, place] += sign * block.rows[:, block.columns[name]]
+                gaps[:, place] += sign * block.of_each(name)
                 total[place] = block.sums[0, block.columns[name]]
     rng = np.random.default_rng(settings.seed)
     moved = np.empty((settings.resamples, len(names)))

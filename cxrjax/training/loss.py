@@ -234,10 +234,10 @@ def _token_sums(
     if coordinates is not None:
         of_bins = coordinates.loss(logits, target, log_total)
         loss = jnp.where(coordinates.concerns(target), of_bins, loss)
-    # Not `chosen >= max`: a model whose logits are all alike would be right every time. And not
-    # argmax, a pass of its own over the vocabulary: this one goes with the sum.
-    first = jnp.min(jnp.where(logits == largest, token, logits.shape[-1]), axis=-1)
-    correct = first == target
+    # The first of the largest. Not `chosen >= max`: a model whose logits are all alike would be
+    # right every time. And neither argmax nor the least place, which hold integers of their size.
+    earlier = jnp.any((logits == largest) & (token < target[..., None]), axis=-1)
+    correct = (chosen == largest[..., 0]) & ~earlier
     return jnp.sum(jnp.where(mask, loss, 0)), jnp.sum(jnp.where(mask, correct, False), dtype=float)
 
 

@@ -1,5 +1,6 @@
 """Intervals and comparisons: against resampling written out, scipy's, and theory."""
 
+import dataclasses
 import itertools
 import types
 
@@ -11,6 +12,7 @@ from scipy import stats
 
 from cxrjax.metrics import bootstrap, classification
 from cxrjax.metrics.bootstrap import Bootstrap, Estimate, Figure, compare, holm, resample
+from cxrjax.metrics.packed import Packed
 from tests.metrics.sums import MEAN, columns, estimate, estimated, mean, spread
 
 
@@ -54,6 +56,9 @@ def test_resamples_are_draws_of_clusters_in_any_chunks(monkeypatch):
     whole = estimated(values, range(33), settings)
     monkeypatch.setattr("cxrjax.metrics.bootstrap._CHUNK", 70)
     assert estimated(values, range(33), settings) == whole
+    monkeypatch.setattr("cxrjax.metrics.bootstrap._MOST_TABLED", 40)  # a column at a time
+    tabled = dataclasses.astuple(estimated(values, range(33), settings))
+    assert tabled == pytest.approx(dataclasses.astuple(whole), rel=1e-14)
 
 
 def test_clusters_widen_the_interval_and_are_swapped_as_one():
@@ -74,6 +79,13 @@ def test_clusters_widen_the_interval_and_are_swapped_as_one():
     alone = _compare(gain, np.zeros(10), settings=settings)
     assert clustered.p == alone.p
     assert _compare(first, second, settings=settings).p < clustered.p / 5
+
+
+def test_a_packed_column_is_the_column():
+    kinds = ([0, 0, 0, 0, 3], [7, 2], [1, 256], [1, 65_536], [1, 2**40], [-1, 0], [0.1, 0], [])
+    for column in (*kinds, [np.nan, 0, 0, 1]):
+        np.testing.assert_array_equal(np.asarray(Packed(column)), np.array(column, np.float64))
+        assert len(Packed(column)) == len(column)
 
 
 @pytest.mark.parametrize(

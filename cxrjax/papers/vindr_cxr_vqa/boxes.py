@@ -4,8 +4,8 @@ An image may have several truths (one per reader): each is a view of it, and an 
 the sum over its views.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -23,7 +23,13 @@ from cxrjax.metrics.detection import (
     match_one_to_one,
 )
 from cxrjax.metrics.localization import localize
-from cxrjax.papers.vindr_cxr_vqa.truth import Labelled, VindrReferences, join_lists
+from cxrjax.metrics.packed import Packed
+from cxrjax.papers.vindr_cxr_vqa.truth import (
+    Labelled,
+    VindrImage,
+    VindrReferences,
+    join_lists,
+)
 
 # Section 3.2 of the paper: a predicted box counts where its IoU is above this.
 IOU = 0.3
@@ -31,7 +37,12 @@ IOU = 0.3
 # Thresholds of a question's boxes by themselves.
 GROUNDED = (0.3, 0.5)
 
+# Pairs of boxes and what is made of them take ten times as much memory as what is counted, so that
+# they are there for some images at a time.
+_IMAGES_AT_ONCE = 1 << 14
+
 Columns = dict[str, Float[np.ndarray, " images"]]
+PackedColumns = dict[str, Packed]
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,6 +68,22 @@ class Views:
     def predicted(self, of_image: Sequence[Sequence[Labelled]]) -> ImageBoxes:
         """An image's boxes once for each of its views."""
         return join_lists(of_image[image] for image in self.image.tolist())
+
+    def parts(self, groups: "BoxGroups") -> Iterator[tuple[slice, "Views", "BoxGroups"]]:
+        """Yields some images at a time, with their views and the groups of their true boxes."""
+        true = 0
+        for start in range(0, self.images, _IMAGES_AT_ONCE):
+            images = slice(start, min(start + _IMAGES_AT_ONCE, self.images))
+            first, last = np.searchsorted(self.image, [images.start, images.stop]).tolist()
+            truth = papers = self.truth.cut(first, last)
+            if self.paper_truth is not self.truth:
+                papers = self.paper_truth.cut(first, last)
+            here = slice(true, true + len(truth))
+            members = {name: member[here] for name, member in groups.members.items()}
+            count = images.stop - start
+            views = Views(self.image[first:last] - start, truth, papers, count)
+            yield images, views, replace(groups, members=members)
+            true = here.stop
 
 
 def make_views(references: VindrReferences) -> Views:
@@ -171,20 +198,39 @@ def localization_columns(views: Views, paper: Overlaps, strict: Overlaps) -> Col
     }
 
 
-def ceiling_columns(references: VindrReferences, views: Views) -> Columns:
+def join_columns(parts: Sequence[PackedColumns]) -> PackedColumns:
+    """Columns of some images after those of others."""
+    if len(parts) == 1:
+        return parts[0]
+    return {name: Packed(np.concatenate([part[name] for part in parts])) for name in parts[0]}
+
+
+def packed(columns: Columns) -> PackedColumns:
+    """Columns in the memory that they need."""
+    return {name: Packed(column) for name, column in columns.items()}
+
+
+def ceiling_columns(
+    references: VindrReferences, views: Views, groups: "BoxGroups"
+) -> PackedColumns:
     """Columns of the reference answers themselves: the ceiling for whoever answers perfectly.
 
     `ceiling/found` (one to one, with classes), `ceiling_any/found` (any overlap), and
     `ceiling_one_box/found`: true boxes within reach of one box per question; all of `strict/truth`.
     """
-    answered = [references.images[image].answered for image in views.image.tolist()]
+    parts = views.parts(groups)
+    return join_columns([packed(_ceiling(references.images[i], v)) for i, v, _ in parts])
+
+
+def _ceiling(images: Sequence[VindrImage], views: Views) -> Columns:
+    answered = [images[image].answered for image in views.image.tolist()]
     overlaps = find_overlaps(join_images(answered), views.truth)
     (pairs,) = match_one_to_one(overlaps, (IOU,))
     papers = overlaps
     if views.paper_truth is not views.truth:
         papers = find_overlaps(join_images(answered), views.paper_truth)
     found = papers.best_of_truth > IOU + TOLERANCE
-    asked = np.array([image.box_questions for image in references.images])[views.image]
+    asked = np.array([image.box_questions for image in images])[views.image]
     return {
         "ceiling/found": _of_pairs(views, overlaps, pairs, "")["/tp"],
         "ceiling_any/found": views.per_image(views.paper_truth, found),
@@ -225,8 +271,8 @@ def group_true_boxes(truth: ImageBoxes) -> BoxGroups:
     return BoxGroups(
         names={"box_size": BOX_SIZES, "box_place": BOX_PLACES},
         members={
-            "box_size": np.searchsorted(limits, areas),
-            "box_place": third * len(_HALVES) + half,
+            "box_size": np.searchsorted(limits, areas).astype(np.int8),
+            "box_place": (third * len(_HALVES) + half).astype(np.int8),
         },
         size_limits=tuple(limits.tolist()),
     )

@@ -8,7 +8,8 @@ import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import dataclass
-from typing import Any
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
@@ -28,14 +29,19 @@ from cxrjax.papers.vindr_cxr_vqa.boxes import (
     IOU,
     BoxGroups,
     Columns,
+    PackedColumns,
     Views,
     box_group_columns,
+    join_columns,
     localization_columns,
+    packed,
     paper_columns,
     strict_columns,
 )
 from cxrjax.papers.vindr_cxr_vqa.truth import (
+    NO_BOXES,
     Labelled,
+    VindrImage,
     VindrQuestion,
     VindrReferences,
     join_lists,
@@ -63,7 +69,7 @@ class VindrCounts:
     """Counts of one system."""
 
     answers: SystemCounts  # of each question
-    images: Columns  # columns with a number for every image
+    images: PackedColumns  # columns with a number for every image
     # The union of each image's boxes, for each of its views, against the true ones.
     boxes: detection.Overlaps
     # Confidence of each of those predicted boxes, NaN where it has none.
@@ -71,15 +77,34 @@ class VindrCounts:
     answer_scores: list[Float[np.ndarray, " _"]]  # the same of the boxes of each answer
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, slots=True)
 class _Answer:
     """A prediction (or none) with its boxes and what its text says."""
 
-    boxes: tuple[Labelled, ...]
-    scores: tuple[float, ...]  # NaN where a box has none
+    boxes: Float[np.ndarray, "n 4"]
+    classes: tuple[int, ...]  # of each box
+    scores: Float[np.ndarray, " n"]  # NaN where a box has none
     reading: Reading
     parse: str | None  # None: no prediction
     text: str = ""
+
+    @property
+    def labelled(self) -> list[Labelled]:
+        """Each box with its class."""
+        return list(zip(self.classes, map(tuple, self.boxes.tolist()), strict=True))
+
+
+class _BoxCounts(NamedTuple):
+    """All that is counted of boxes."""
+
+    questions: PackedColumns
+    images: PackedColumns
+    # `boxes`, `box_scores` of `VindrCounts`.
+    overlaps: detection.Overlaps
+    scores: Float[np.ndarray, " n"]
+
+
+_NOTHING = _Answer(NO_BOXES.boxes, (), np.zeros(0), _NO_ANSWER, None)
 
 
 def count_system(
@@ -98,7 +123,6 @@ def count_system(
     Raises:
         UserError: a prediction is for an unknown question, or has no boxes and there is no codec.
     """
-    read: list[list[_Answer]] = [[] for _ in references.images]
     in_order: list[_Answer] = []
     # Of answers that share all that is read of them, and of questions with one truth.
     known: dict[Any, tuple[_Answer, Counter[str]]] = {}
@@ -126,7 +150,6 @@ def count_system(
                 numbers = SharedCounts(_count_question(votes, question, answer))
                 counted[truth] = numbers, answer.parse if numbers["parse_failures"] else None
             numbers, failed = counted[truth]
-        read[question.image].append(answer)
         in_order.append(answer)
         if failed is not None:
             counts.failures[failed] += 1
@@ -135,12 +158,15 @@ def count_system(
     counts = count_answers(
         references.questions, answers, count, PROBLEMS, FAILURE_CATEGORIES, _ANSWER_COLUMNS
     )
-    given = join_lists(answer.boxes for answer in in_order)
-    counts.columns |= question_columns("grounding", given, references.question_boxes, GROUNDED)
-    images, boxes, scores = _count_boxes(references, views, groups, read)
-    images["duplicates"] = _duplicates(references, given)
-    by_answer = [np.array(answer.scores, np.float64) for answer in in_order]
-    return VindrCounts(counts, images | _count_pairs(references, read), boxes, scores, by_answer)
+    counts.columns = packed(counts.columns)
+    pairs = packed(_count_pairs(references, in_order))
+    if any(len(answer.boxes) for answer in in_order):
+        found = _count_boxes(references, views, groups, in_order)
+    else:
+        found = _count_no_boxes(references, views, groups)
+    counts.columns |= found.questions
+    by_answer = [answer.scores for answer in in_order]
+    return VindrCounts(counts, found.images | pairs, found.overlaps, found.scores, by_answer)
 
 
 @functools.lru_cache(maxsize=1)
@@ -174,15 +200,14 @@ def _read(
 ) -> _Answer:
     """Reads an answer, with a class for each of its boxes; notes what was wrong with it."""
     if prediction is None:
-        return _Answer((), (), _NO_ANSWER, None)
+        return _NOTHING
     image = references.images[question.image]
     given = read_boxes(prediction, codec, image.height, image.width, source)
     problems.update(given.problems)
     problems["blank_answer"] += not (prediction.text.strip() or len(given.boxes))
     reading = read_classes(references.reader, question, prediction, given)
-    classes = _classes(references, question, prediction, given, reading, problems)
-    boxes = tuple(zip(classes, map(tuple, given.boxes.tolist()), strict=True))
-    return _Answer(boxes, tuple(given.scores.tolist()), reading, given.parse, prediction.text)
+    classes = tuple(_classes(references, question, prediction, given, reading, problems))
+    return _Answer(given.boxes, classes, given.scores, reading, given.parse, prediction.text)
 
 
 def read_classes(
@@ -355,10 +380,9 @@ def _count_details(question: VindrQuestion, answer: _Answer) -> dict[str, float]
             "count/in_range": right and said is not None and least <= said <= most,
         }
     if question.place is not None:
-        boxes = np.array([box for _, box in answer.boxes], np.float64).reshape(-1, 4)
-        place = (
-            place_said(answer.text, boxes, question.asked or "") if outcome == "yes" else _NOWHERE
-        )
+        place = _NOWHERE
+        if outcome == "yes":
+            place = place_said(answer.text, answer.boxes, question.asked or "")
         if question.place.sides:
             counted |= {"siding": 1, "side_right": place.sides == question.place.sides}
         if question.place.regions:
@@ -378,23 +402,23 @@ def _named_by_votes(reading: Reading, votes: Mapping[str, int]) -> float:
     return sum(votes.get(name, 0) for name in reading.present) / (most * len(reading.present))
 
 
-def _count_pairs(references: VindrReferences, answers: list[list[_Answer]]) -> Columns:
+def _count_pairs(references: VindrReferences, answers: Sequence[_Answer]) -> Columns:
     """`pairs/{tp,fp,fn,tn}` of each image: every class, asked about or not.
 
     A class is said to be there where some answer about the image says so, and not to be there
     where none does and some answer decides it: the one to a question about it, or any where there
     is none. Of what nobody decides the answer is wrong.
     """
-    of_image: list[list[VindrQuestion]] = [[] for _ in references.images]
-    for question in references.questions.values():
-        of_image[question.image].append(question)
-    columns = {f"pairs/{cell}": np.zeros(len(answers)) for cell in ("tp", "fp", "fn", "tn")}
-    columns["pairs"] = np.full(len(answers), float(len(references.classes)))
+    count = len(references.images)
+    columns = {f"pairs/{cell}": np.zeros(count) for cell in ("tp", "fp", "fn", "tn")}
+    columns["pairs"] = np.full(count, float(len(references.classes)))
     # Of a class above or below one that is there, nothing is known.
     classes = frozenset(references.classes)
-    for number, (image, questions, given) in enumerate(
-        zip(references.images, of_image, answers, strict=True)
+    in_order = list(references.questions.values())
+    for number, (image, asked) in enumerate(
+        zip(references.images, references.by_image, strict=True)
     ):
+        questions, given = in_order[asked], answers[asked]
         here = image.votes.keys() | {name for one in questions for name in one.present}
         said = {name for answer in given for name in answer.reading.present}
         decided = [answer.reading.outcome in ("yes", "no") for answer in given]
@@ -426,71 +450,82 @@ def _parse_failed(question: VindrQuestion, answer: _Answer) -> bool:
     return True
 
 
+@functools.lru_cache(maxsize=1)
+def _count_no_boxes(references: VindrReferences, views: Views, groups: BoxGroups) -> _BoxCounts:
+    """Counts boxes for all systems that output none."""
+    return _count_boxes(references, views, groups, [_NOTHING] * len(references.questions))
+
+
 def _count_boxes(
-    references: VindrReferences,
-    views: Views,
-    groups: BoxGroups,
-    answers: list[list[_Answer]],
-) -> tuple[Columns, detection.Overlaps, Float[np.ndarray, " n"]]:
-    """Everything about boxes, against each of the images' truths: fields of `VindrCounts`."""
-    if any(answer.boxes for given in answers for answer in given):
-        return _count_all_boxes(references, views, groups, answers)
-    columns, boxes, scores = _count_no_boxes(references, views, groups)
-    return dict(columns), boxes, scores
+    references: VindrReferences, views: Views, groups: BoxGroups, answers: Sequence[_Answer]
+) -> _BoxCounts:
+    parts = []
+    in_order = list(references.questions.values())
+    for images, part, part_groups in views.parts(groups):
+        asked = references.by_image[images]
+        here = slice(asked[0].start, asked[-1].stop)
+        about = references.images[images]
+        parts.append(
+            _count_part(about, in_order[here], answers[here], part, part_groups, references.classes)
+        )
+    questions, images_of, overlaps, scores = zip(*parts, strict=True)
+    joined = detection.join_overlaps(overlaps, views.truth)
+    return _BoxCounts(
+        join_columns(questions), join_columns(images_of), joined, np.concatenate(scores)
+    )
 
 
-def _count_all_boxes(
-    references: VindrReferences,
+def _count_part(
+    images: Sequence[VindrImage],
+    questions: Sequence[VindrQuestion],
+    answers: Sequence[_Answer],
     views: Views,
     groups: BoxGroups,
-    answers: list[list[_Answer]],
-) -> tuple[Columns, detection.Overlaps, Float[np.ndarray, " n"]]:
-    every = [[box for answer in given for box in answer.boxes] for given in answers]
-    merged = [union(answer.boxes for answer in given) for given in answers]
+    classes: Sequence[str],
+) -> _BoxCounts:
+    """Counts the boxes of some images."""
+    labelled = [answer.labelled for answer in answers]
+    image = np.array([question.image for question in questions]) - questions[0].image
+    ends = np.searchsorted(image, np.arange(len(images) + 1)).tolist()
+    of_image = [slice(start, stop) for start, stop in pairwise(ends)]
+    every = [[box for boxes in labelled[here] for box in boxes] for here in of_image]
+    merged = [union(labelled[here]) for here in of_image]
+    given = join_lists(labelled)
+    columns = question_columns(
+        "grounding", given, detection.join_images(one.boxes for one in questions), GROUNDED
+    )
     paper = detection.find_overlaps(views.predicted(every), views.paper_truth)
     strict = detection.find_overlaps(views.predicted(merged), views.truth)
-    columns, matched = strict_columns(views, strict, references.classes)
-    images = {
+    by_threshold, matched = strict_columns(views, strict, classes)
+    of_images = {
         **paper_columns(views, paper),
-        **columns,
+        **by_threshold,
         **localization_columns(views, paper, strict),
         **box_group_columns(views, strict, matched[IOU], groups),
-        "images": np.ones(len(every)),
-        "images_with_truth": np.array(
-            [bool(image.truths) for image in references.images], np.float64
-        ),
+        "images": np.ones(len(images)),
+        "images_with_truth": np.array([bool(one.truths) for one in images], np.float64),
         "boxes": np.array([len(boxes) for boxes in every], np.float64),
+        # Boxes that repeat an earlier one of their own answer.
+        "duplicates": sums_at(image, len(images), columns["grounding/duplicates"]),
     }
-    scores = [_scores(boxes, given) for boxes, given in zip(merged, answers, strict=True)]
-    return images, strict, np.array([s for image in views.image.tolist() for s in scores[image]])
+    scores = [
+        _scores(boxes, labelled[here], answers[here])
+        for boxes, here in zip(merged, of_image, strict=True)
+    ]
+    by_view = np.array([s for one in views.image.tolist() for s in scores[one]], np.float64)
+    return _BoxCounts(packed(columns), packed(of_images), strict, by_view)
 
 
-@functools.lru_cache(maxsize=1)
-def _count_no_boxes(
-    references: VindrReferences, views: Views, groups: BoxGroups
-) -> tuple[Columns, detection.Overlaps, Float[np.ndarray, " n"]]:
-    """Counts boxes for all systems that output none."""
-    nothing: list[list[_Answer]] = [[] for _ in references.images]
-    return _count_all_boxes(references, views, groups, nothing)
-
-
-def _scores(boxes: list[Labelled], answers: list[_Answer]) -> list[float]:
+def _scores(
+    boxes: list[Labelled], labelled: Sequence[list[Labelled]], answers: Sequence[_Answer]
+) -> list[float]:
     """The confidence of each box of the union: the highest that some answer gives it."""
     highest: dict[Labelled, float] = {}
-    for answer in answers:
-        for box, score in zip(answer.boxes, answer.scores, strict=True):
+    for given, answer in zip(labelled, answers, strict=True):
+        for box, score in zip(given, answer.scores.tolist(), strict=True):
             if score > highest.get(box, -math.inf):  # never for NaN
                 highest[box] = score
     return [highest.get(box, math.nan) for box in boxes]
-
-
-def _duplicates(
-    references: VindrReferences, given: detection.ImageBoxes
-) -> Float[np.ndarray, " images"]:
-    """Boxes that repeat an earlier one of their own answer; `given` are those of each question."""
-    image = [question.image for question in references.questions.values()]
-    of_answer = sums_at(given.image[detection.find_duplicates(given)], given.images)
-    return sums_at(np.array(image, np.int64), len(references.images), of_answer)
 
 
 def outcome(record: QARecord, prediction: Prediction, codec: Codec | None) -> Outcome:

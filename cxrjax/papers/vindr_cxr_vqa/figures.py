@@ -62,7 +62,7 @@ from cxrjax.papers.vindr_cxr_vqa import truth
 from cxrjax.papers.vindr_cxr_vqa.boxes import (
     IOU,
     BoxGroups,
-    Columns,
+    PackedColumns,
     Views,
     any_f1_area,
     ceiling_columns,
@@ -134,7 +134,7 @@ def count(
     return Evaluated(counted, settings, attributes, clusters)
 
 
-def _image_curves(columns: Columns) -> dict[str, Any]:
+def _image_curves(columns: PackedColumns) -> dict[str, Any]:
     """Curves over the IoU threshold, of each way of counting."""
     return {
         name: curve
@@ -150,11 +150,11 @@ def _image_curves(columns: Columns) -> dict[str, Any]:
 @functools.lru_cache(maxsize=1)
 def _prepared(
     references: truth.VindrReferences,
-) -> tuple[Views, BoxGroups, Columns, dict[str, list[str | None]]]:
+) -> tuple[Views, BoxGroups, PackedColumns, dict[str, list[str | None]]]:
     """All that is of the references alone, kept for the next systems: a floor at a time comes."""
     views = make_views(references)
     groups = group_true_boxes(views.truth)
-    return views, groups, ceiling_columns(references, views), _attributes(references)
+    return views, groups, ceiling_columns(references, views, groups), _attributes(references)
 
 
 def _attributes(references: truth.VindrReferences) -> dict[str, list[str | None]]:

@@ -16,10 +16,12 @@ differently against one lesion's box and against three readers' boxes of it):
 """
 
 import functools
+import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -27,10 +29,10 @@ from jaxtyping import Float, Int
 from cxrjax.errors import UserError
 from cxrjax.evaluation.benchmark import References
 from cxrjax.evaluation.figures import boxes_band, image_attributes
-from cxrjax.metrics.detection import NO_CLASS, ImageBoxes, join_images
+from cxrjax.metrics.detection import NO_CLASS, ImageBoxes
 from cxrjax.radiology_text.answer_details import SaidPlace, count_said, place_said
 from cxrjax.radiology_text.mentions import VINDR_CLASSES, MentionReader
-from cxrjax.records import Answer, PixelBox, QARecord, ReaderBox
+from cxrjax.records import PixelBox, QARecord, ReaderBox
 from cxrjax.records_io.readers import MODES, MergeMode, merge_readers, parse_mode
 
 # Boxes of the source lie within the image; this much (pixels) is rounding.
@@ -46,6 +48,47 @@ _PAPERS_MODE, _STRICT_MODE = "raw", "wbf"
 
 
 Labelled = tuple[int, tuple[float, ...]]  # class number, box xyxy
+
+
+class _Said(NamedTuple):
+    """Input from one answer of a record."""
+
+    labels: tuple[str, ...]
+    polarity: str
+    boxes: Float[np.ndarray, "n 4"]  # on the record's own image, in pixels
+    has_boxes: bool  # on any image
+
+
+class _Asked(NamedTuple):
+    """Input from a record, which takes several times as much memory."""
+
+    question_id: str
+    dataset: str
+    image_hw: tuple[int, int] | None
+    patient_id: str | None
+    question: str
+    question_type: str
+    difficulty: str | None
+    negative_kind: str | None
+    finding: str | None
+    gt_finding: str | None
+    readers: dict[str, list[ReaderBox]] | None
+    answer_text: str
+    attributes: Mapping[str, str | None]
+    answers: tuple[_Said, ...]
+
+    @classmethod
+    def of(cls, record: QARecord) -> "_Asked":
+        """Returns what is read of a record; words that many records have are one string."""
+        fields = {name: getattr(record, name) for name in cls._fields[:-2]}
+        for name in ("dataset", "question_type", "difficulty", "finding", "gt_finding"):
+            fields[name] = fields[name] and sys.intern(fields[name])
+        answers = []
+        for answer in record.answers:
+            boxes = np.array(answer.boxes_by_image.get(record.image_id, ()), np.float64)
+            labels, is_there = tuple(map(sys.intern, answer.labels)), bool(answer.boxes_by_image)
+            answers.append(_Said(labels, answer.polarity, boxes.reshape(-1, 4), is_there))
+        return cls(**fields, attributes=image_attributes(record), answers=tuple(answers))
 
 
 class LabelledBoxes(NamedTuple):
@@ -77,8 +120,11 @@ def stack(items: Iterable[Labelled], height: int = 1, width: int = 1) -> Labelle
     boxes = np.array([box for _, box in pairs], np.float64).reshape(-1, 4)
     return LabelledBoxes(
         boxes / np.array([width, height, width, height], np.float64),
-        np.array([number for number, _ in pairs], np.int64),
+        np.array([number for number, _ in pairs], np.int16),
     )
+
+
+NO_BOXES = stack(())
 
 
 def join_lists(lists: Iterable[Sequence[Labelled]]) -> ImageBoxes:
@@ -87,13 +133,13 @@ def join_lists(lists: Iterable[Sequence[Labelled]]) -> ImageBoxes:
     pairs = [pair for one in lists for pair in one]
     return ImageBoxes(
         np.array([box for _, box in pairs], np.float64).reshape(-1, 4),
-        np.array([number for number, _ in pairs], np.int64),
-        np.repeat(np.arange(len(lists)), [len(one) for one in lists]),
+        np.array([number for number, _ in pairs], np.int16),
+        np.repeat(np.arange(len(lists), dtype=np.int32), [len(one) for one in lists]),
         len(lists),
     )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class VindrQuestion:
     """One question with its truth."""
 
@@ -120,7 +166,7 @@ class VindrQuestion:
         return len(self.boxes.boxes) > 0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class VindrImage:
     """One image with its truth."""
 
@@ -168,9 +214,11 @@ class VindrReferences(References[VindrQuestion]):
         )
 
     @functools.cached_property
-    def question_boxes(self) -> ImageBoxes:
-        """The boxes of the reference answers, by question."""
-        return join_images(question.boxes for question in self.questions.values())
+    def by_image(self) -> list[slice]:
+        """The places of each image's questions, which stand together."""
+        images = [question.image for question in self.questions.values()]
+        ends = np.searchsorted(images, np.arange(len(self.images) + 1)).tolist()
+        return [slice(start, stop) for start, stop in pairwise(ends)]
 
 
 def read_references(
@@ -192,7 +240,7 @@ def read_references(
     """
     if gt_mode.partition(":")[0] not in GT_MODES:
         raise UserError(f"no ground-truth mode {gt_mode!r}: expected one of {', '.join(GT_MODES)}")
-    by_image: dict[str, list[QARecord]] = {}
+    by_image: dict[str, list[_Asked]] = {}
     seen: set[str] = set()
     readers: set[str] = set()
     datasets, splits = set(), set()
@@ -203,7 +251,11 @@ def read_references(
         readers.update(record.readers or ())
         datasets.add(record.dataset)
         splits.add(record.split)
-        by_image.setdefault(record.image_id, []).append(record)
+        group = by_image.setdefault(record.image_id, [])
+        asked = _Asked.of(record)
+        if group and group[0].readers == asked.readers:
+            asked = asked._replace(readers=group[0].readers)
+        group.append(asked)
     if not by_image:
         raise UserError(f"{source}: holds no records: nothing to score against")
     paper_mode = None
@@ -225,7 +277,7 @@ def read_references(
         source, gt_mode, mode, tuple(vocabulary), _reader_of(tuple(vocabulary)), paper_mode
     )
     images = [
-        # A record is several times as large as what is kept of it: they go one by one.
+        # They go one by one, so that not all are there twice.
         builder.add_image(number, image_id, by_image.pop(image_id))
         for number, image_id in enumerate(list(by_image))
     ]
@@ -252,9 +304,10 @@ def read_question(record: QARecord, source: str) -> tuple[VindrQuestion, Mention
     Raises:
         UserError: as `read_references`.
     """
-    names = tuple(_vocabulary([record]))
+    asked = _Asked.of(record)
+    names = tuple(_vocabulary([asked]))
     builder = _Builder(source, "exact", None, names, _reader_of(names))
-    builder.add_image(0, record.image_id, [record])
+    builder.add_image(0, record.image_id, [asked])
     return builder.questions[record.question_id], builder.reader
 
 
@@ -263,7 +316,7 @@ def _reader_of(names: tuple[str, ...]) -> MentionReader:
     return MentionReader(names)
 
 
-def _vocabulary(records: Iterable[QARecord], own_classes: bool = False) -> list[str]:
+def _vocabulary(records: Iterable[_Asked], own_classes: bool = False) -> list[str]:
     """The 14 classes, and those that custom records name; or all that any records name."""
     vocabulary = [] if own_classes else list(VINDR_CLASSES)
     known = {name.lower() for name in vocabulary}
@@ -279,7 +332,7 @@ def _vocabulary(records: Iterable[QARecord], own_classes: bool = False) -> list[
     return vocabulary
 
 
-def _denies(record: QARecord, answer: Answer) -> bool:
+def _denies(record: _Asked, answer: _Said) -> bool:
     return answer.polarity == "neg" or (
         answer.polarity == "unk" and record.negative_kind is not None
     )
@@ -305,8 +358,18 @@ class _Builder:
         self.reader = reader
         self.questions: dict[str, VindrQuestion] = {}
         self._numbers = {name.lower(): number for number, name in enumerate(classes)}
+        self._known: dict[Hashable, Any] = {}  # what many questions and images have alike
+        self._last: tuple[Any, LabelledBoxes] = (None, NO_BOXES)
 
-    def add_image(self, number: int, image_id: str, records: list[QARecord]) -> VindrImage:
+    def _stack(self, pairs: list[Labelled], height: int, width: int) -> LabelledBoxes:
+        """Returns `stack`, the same arrays where the last were of the same boxes."""
+        if not pairs:
+            return NO_BOXES
+        if self._last[0] != (pairs, height, width):
+            self._last = (pairs, height, width), stack(pairs, height, width)
+        return self._last[1]
+
+    def add_image(self, number: int, image_id: str, records: list[_Asked]) -> VindrImage:
         sizes = {record.image_hw for record in records}
         if None in sizes or len(sizes) > 1:
             found = "null" if None in sizes else " and ".join(sorted(map(str, sizes)))
@@ -319,12 +382,17 @@ class _Builder:
         answers = [self._add_question(number, r, height, width, cluster) for r in records]
         answered = union(answers)
         truths = self._truths(answered, records, height, width)
-        stacked = papers = tuple(stack(truth, height, width) for truth in truths)
+        stacked = papers = tuple(self._stack(truth, height, width) for truth in truths)
         if self.paper_mode is not None:
             readers = self._readers(records, height, width)
             unfused = self._numbered(merge_readers(readers, self.paper_mode))
-            papers = (stack(unfused, height, width),)
+            papers = (self._stack(unfused, height, width),)
         most = max(map(len, truths), default=None)
+        votes = self._votes(records)
+        attributes = {
+            **records[0].attributes,
+            "true_boxes": None if most is None else boxes_band(most),
+        }
         return VindrImage(
             image_id=image_id,
             cluster=cluster,
@@ -332,17 +400,14 @@ class _Builder:
             width=width,
             truths=stacked,
             paper_truths=papers,
-            answered=stack(answered, height, width),
+            answered=self._stack(answered, height, width),
             box_questions=sum(bool(boxes) for boxes in answers),
-            votes=self._votes(records),
-            attributes={
-                **image_attributes(records[0]),
-                "true_boxes": None if most is None else boxes_band(most),
-            },
+            votes=self._known.setdefault(("votes", *votes.items()), votes),
+            attributes=self._known.setdefault(tuple(attributes.values()), attributes),
         )
 
     def _add_question(
-        self, image: int, record: QARecord, height: int, width: int, cluster: tuple[str, str]
+        self, image: int, record: _Asked, height: int, width: int, cluster: tuple[str, str]
     ) -> list[Labelled]:
         """Notes the question and returns the boxes of its reference answer."""
         if not record.answers:
@@ -354,7 +419,7 @@ class _Builder:
         present: set[str] = set()
         for answer in record.answers:
             labels = [self._class(record, label) for label in answer.labels]
-            here = answer.boxes_by_image.get(record.image_id, [])
+            here = answer.boxes.tolist()
             if not _denies(record, answer):
                 present |= set(labels)
             if here:
@@ -381,14 +446,14 @@ class _Builder:
             difficulty=record.difficulty,
             asked=asked,
             negative_kind=(record.negative_kind or "absent_class") if absent else None,
-            present=frozenset(present),
-            boxes=stack(boxes, height, width),
+            present=self._known.setdefault(frozenset(present), frozenset(present)),
+            boxes=self._stack(boxes, height, width),
             count=count,
             place=place,
         )
         return boxes
 
-    def _count(self, record: QARecord, asked: str, boxes: int) -> tuple[int, int, int]:
+    def _count(self, record: _Asked, asked: str, boxes: int) -> tuple[int, int, int]:
         said = count_said(record.answer_text)
         exact = boxes if said is None else said
         counts = [exact]
@@ -396,7 +461,7 @@ class _Builder:
             counts.append(sum(mark.label.strip().lower() == asked.lower() for mark in marks))
         return exact, min(counts), max(counts)
 
-    def _votes(self, records: list[QARecord]) -> dict[str, int]:
+    def _votes(self, records: list[_Asked]) -> dict[str, int]:
         """Counts votes for classes from readers' marks and from reference answers."""
         votes: Counter[str] = Counter()
         readers = next((one.readers for one in records if one.readers), {})
@@ -405,16 +470,17 @@ class _Builder:
         here = (self.questions[record.question_id].present for record in records)
         return {**dict.fromkeys(frozenset[str]().union(*here), 1), **votes}
 
-    def _present_by_text(self, record: QARecord, asked: str | None) -> frozenset[str]:
+    def _present_by_text(self, record: _Asked, asked: str | None) -> frozenset[str]:
         """The classes that answers without labels affirm, by polarity, else by their words."""
         if all(_denies(record, answer) for answer in record.answers):
             return frozenset()
-        if asked and any(a.polarity == "pos" or a.boxes_by_image for a in record.answers):
+        if asked and any(a.polarity == "pos" or a.has_boxes for a in record.answers):
             return frozenset([asked])
         counts = record.question_type == "How_many"
-        return self.reader.read(record.answer_text, asked, bool(record.boxes), counts).present
+        has_box = any(len(answer.boxes) for answer in record.answers)
+        return self.reader.read(record.answer_text, asked, has_box, counts).present
 
-    def _asked(self, record: QARecord) -> str | None:
+    def _asked(self, record: _Asked) -> str | None:
         """The class asked about: as the record says, else as its question words it."""
         if record.finding is not None:
             return self._class(record, record.finding)
@@ -426,7 +492,7 @@ class _Builder:
         return self._class(record, record.gt_finding) if record.gt_finding else None
 
     def _truths(
-        self, answered: list[Labelled], records: list[QARecord], height: int, width: int
+        self, answered: list[Labelled], records: list[_Asked], height: int, width: int
     ) -> list[list[Labelled]]:
         """The sets of boxes to score against."""
         if self.gt_mode == "exact":
@@ -444,7 +510,7 @@ class _Builder:
         return [(self._numbers[label.lower()], box) for label, box in boxes]
 
     def _readers(
-        self, records: list[QARecord], height: int, width: int
+        self, records: list[_Asked], height: int, width: int
     ) -> dict[str, list[ReaderBox]]:
         """Each reader's boxes, from the first record of the image that has them."""
         for record in records:
@@ -457,13 +523,13 @@ class _Builder:
             records[0], f"image has no readers, which gt_mode {self.gt_mode!r} needs: use 'exact'"
         )
 
-    def _marked(self, record: QARecord, mark: ReaderBox, height: int, width: int) -> ReaderBox:
+    def _marked(self, record: _Asked, mark: ReaderBox, height: int, width: int) -> ReaderBox:
         label = self._class(record, mark.label)
         self._boxed(record, label, mark.box, height, width)
         return ReaderBox(label=label, box=mark.box)
 
     def _boxed(
-        self, record: QARecord, label: str, box: PixelBox, height: int, width: int
+        self, record: _Asked, label: str, box: PixelBox, height: int, width: int
     ) -> Labelled:
         x0, y0, x1, y1 = box
         # Written so that NaN fails.
@@ -475,7 +541,7 @@ class _Builder:
             )
         return self._numbers[label.lower()], (x0, y0, x1, y1)
 
-    def _class(self, record: QARecord, label: str) -> str:
+    def _class(self, record: _Asked, label: str) -> str:
         number = self._numbers.get(label.strip().lower(), NO_CLASS)
         if number == NO_CLASS:
             raise self._error(
@@ -485,5 +551,5 @@ class _Builder:
             )
         return self.classes[number]
 
-    def _error(self, record: QARecord, what: str) -> UserError:
+    def _error(self, record: _Asked, what: str) -> UserError:
         return UserError(f"{self.source}: question {record.question_id!r} {what}")

@@ -388,6 +388,14 @@ def test_a_mean_over_true_positives_below_the_threshold_is_refused(monkeypatch):
         score_lines(records, [line_of(records[0], "Yes.", [[0.4, 0.1, 0.9, 0.5]])])
 
 
+def test_some_images_at_a_time_count_as_all_together(monkeypatch):
+    records, lines = _random_case(3)
+    whole = made.scores_of(records, lines, bootstrap=made.FEW)
+    monkeypatch.setattr("cxrjax.papers.vindr_cxr_vqa.boxes._IMAGES_AT_ONCE", 2)
+    parts = made.scores_of(records, lines, bootstrap=made.FEW)
+    assert (parts.figures, parts.curves) == (whole.figures, whole.curves)
+
+
 def test_every_figure_is_a_finite_number_or_null():
     for seed, drop in itertools.product(range(3), (0, 5)):
         records, lines = _random_case(seed, images=3)
