@@ -16,6 +16,7 @@ from cxrjax.codecs import CODECS, FAILURE_CATEGORIES, get_codec
 from cxrjax.codecs.frames import smart_resize
 from cxrjax.errors import UserError
 from cxrjax.images.geometry import Geometry, letterbox_geometry
+from tests.papers.cases import data
 
 FRAGMENTS = tomllib.loads(Path(__file__).with_name("fragments.toml").read_text("utf-8"))
 each_codec = pytest.mark.parametrize("name", CODECS)
@@ -60,9 +61,23 @@ def step(name, height, width, geometry):
 
 
 @each_codec
-def test_is_listed_under_its_name(name):
+def test_each_is_listed_forgives_rounding_and_reads_what_points(name):
     assert get_codec(name) is CODECS[name]
     assert CODECS[name].name == name
+    codec = CODECS[name]
+    text = "I'm sorry, it is at " + codec.encode(np.array([[0.1, 0.2, 0.3, 0.4]]), 100, 100)
+    boxes, failures = codec.decode(text, 100, 100)
+    assert len(boxes) == 1
+    assert failures == []
+    exact = codec.encode(np.array([[0, 0, 1, 1]]), 100, 100)
+    assert codec.encode(np.array([[-1e-6, 0, 1, 1 + 1e-6]]), 100, 100) == exact
+    one = codec.encode(np.array([[0.2, 0.3, 0.6, 0.9]]), 1000, 1000)
+    read = codec.read_as_written(f"{one} a " * 1000, 1000, 1000)
+    assert (len(read.spans), read.failures) == (1000, [])
+    read = codec.read_as_written(f"{one} a " * 1200, 1000, 1000)
+    assert len(read.spans) == 1000
+    (rest,) = read.failures
+    assert (rest.category, rest.start) == ("malformed", 1000 * len(f"{one} a "))
 
 
 def test_unknown_name_suggests_the_nearest():
@@ -136,20 +151,7 @@ def test_any_text_is_read_or_counted(name, text, strict, kind):
         assert all(box.tolist() in lenient for box in decoded.boxes)
 
 
-NO_BOX = {
-    "no_box": (
-        "",
-        "No pleural effusion is seen.",
-        "I cannot see an effusion; pneumonia cannot be excluded.",
-        "We are unable to exclude a nodule. Local airspace disease, SpO2 < 90.",
-    ),
-    "refusal": (
-        "I'm sorry, but I can't help with that.",
-        "I can’t  interpret medical images.",
-        "I am unable to view the image.",
-        "As an AI, I do not provide diagnoses.",
-    ),
-}
+NO_BOX = data(__file__)["no_box"]
 BROKEN = {
     "truncated": ("The opacity is at <loc", "The opacity is at <lo"),
     "malformed": ("<loca", "the <local> lesion", "<loc> here", "<loc_abc_def> here"),
@@ -171,15 +173,6 @@ def test_texts_without_a_whole_box(subtests, name, texts):
 
 
 @each_codec
-def test_a_refusal_that_points_all_the_same_is_read(name):
-    codec = CODECS[name]
-    text = "I'm sorry, it is at " + codec.encode(np.array([[0.1, 0.2, 0.3, 0.4]]), 100, 100)
-    boxes, failures = codec.decode(text, 100, 100)
-    assert len(boxes) == 1
-    assert failures == []
-
-
-@each_codec
 def test_encode_refuses_what_is_no_box(subtests, name):
     good = [0.1, 0.1, 0.2, 0.2]
     for box, message in (
@@ -192,13 +185,6 @@ def test_encode_refuses_what_is_no_box(subtests, name):
     ):
         with subtests.test(box=box), pytest.raises(UserError, match=message):
             CODECS[name].encode(np.array([good, box]), 100, 100)
-
-
-@each_codec
-def test_encode_forgives_rounding(name):
-    codec = CODECS[name]
-    exact = codec.encode(np.array([[0, 0, 1, 1]]), 100, 100)
-    assert codec.encode(np.array([[-1e-6, 0, 1, 1 + 1e-6]]), 100, 100) == exact
 
 
 @each_codec
@@ -265,18 +251,6 @@ def test_time_is_linear_in_the_text(subtests, name):
     for unit in UNITS[list(CODECS).index(name) % 12 :: 12]:
         with subtests.test(unit=unit[:80]):
             assert _seconds(_read_with(name), unit, 2_000_000) < 2
-
-
-@each_codec
-def test_boxes_behind_the_thousandth_are_one_failure(name):
-    codec = CODECS[name]
-    one = codec.encode(np.array([[0.2, 0.3, 0.6, 0.9]]), 1000, 1000)
-    read = codec.read_as_written(f"{one} a " * 1000, 1000, 1000)
-    assert (len(read.spans), read.failures) == (1000, [])
-    read = codec.read_as_written(f"{one} a " * 1200, 1000, 1000)
-    assert len(read.spans) == 1000
-    (rest,) = read.failures
-    assert (rest.category, rest.start) == ("malformed", 1000 * len(f"{one} a "))
 
 
 @each_codec

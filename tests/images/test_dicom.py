@@ -109,9 +109,16 @@ def test_window_agrees_with_pydicom(tmp_path, function, centre, width):
     assert np.abs(grey(save(tmp_path, dataset)) - expected).max() <= 0.5 + 1e-6
 
 
-def test_negative_rescale_slope_without_a_window(tmp_path):
+def test_negative_slopes_and_outliers_without_a_window(tmp_path):
     path = save(tmp_path, dataset_of(ramp(12), 12, RescaleSlope=-1, RescaleIntercept=4095))
     assert (grey(path)[0, 0], grey(path)[-1, -1]) == (255, 0)
+    chest = np.random.default_rng(0).integers(1000, 2000, (256, 256)).astype(np.uint16)
+    clean = grey(save(tmp_path, dataset_of(chest, 16), name="clean"))
+    chest[:4, :40] = 65535  # a lead marker, a quarter of a percent
+    chest[100, 100] = 0  # a dead detector element
+    spoilt = grey(save(tmp_path, dataset_of(chest, 16)))
+    assert spoilt[0, 0] == 255 and spoilt[100, 100] == 0
+    assert np.abs(clean[8:].astype(int) - spoilt[8:]).max(where=chest[8:] > 0, initial=0) <= 2
 
 
 def lut_sequence(first, entries, depth):
@@ -190,16 +197,6 @@ def test_without_a_window_the_percentiles_are_black_and_white(tmp_path, window):
     assert "no usable window: exposed by percentiles" in audit_header(path)
 
 
-def test_outliers_do_not_grey_out_the_chest(tmp_path):
-    chest = np.random.default_rng(0).integers(1000, 2000, (256, 256)).astype(np.uint16)
-    clean = grey(save(tmp_path, dataset_of(chest, 16), name="clean"))
-    chest[:4, :40] = 65535  # a lead marker, a quarter of a percent
-    chest[100, 100] = 0  # a dead detector element
-    spoilt = grey(save(tmp_path, dataset_of(chest, 16)))
-    assert spoilt[0, 0] == 255 and spoilt[100, 100] == 0
-    assert np.abs(clean[8:].astype(int) - spoilt[8:]).max(where=chest[8:] > 0, initial=0) <= 2
-
-
 @pytest.mark.parametrize("photometric", ["MONOCHROME1", "MONOCHROME2"])
 def test_padding_is_black_and_does_not_count_for_exposure(tmp_path, photometric):
     stored = np.random.default_rng(0).integers(1000, 2000, (100, 100)).astype(np.uint16)
@@ -224,7 +221,7 @@ def test_padding_may_have_the_other_sign(tmp_path, value, signed):
     assert (grey(save(tmp_path, dataset))[:, :30] == 0).all()
 
 
-def test_colour(tmp_path):
+def test_colour_and_notes_of_the_header(tmp_path):
     colour = np.random.default_rng(0).integers(0, 256, (20, 30, 3)).astype(np.uint8)
     elements = {"PhotometricInterpretation": "RGB", "SamplesPerPixel": 3}
     path = save(tmp_path, dataset_of(colour, 8, **elements, PlanarConfiguration=0))
@@ -233,6 +230,14 @@ def test_colour(tmp_path):
     signed = save(tmp_path, dataset_of(colour, 8, **elements, PlanarConfiguration=0))
     with pytest.raises(ImageError, match="expected grey of 8 or 16 or unsigned colour"):
         read_image(signed)
+    window = {"WindowCenter": 2048, "WindowWidth": 4096}
+    usual = dataset_of(ramp(8), 8, **window, PatientOrientation=["L", "F"])
+    assert audit_header(save(tmp_path, usual)) == []
+    odd = dataset_of(ramp(12), 12, **window, PatientOrientation=["R", "F"], PixelAspectRatio=[1, 2])
+    notes = " / ".join(audit_header(save(tmp_path, odd)))
+    assert "12 bits" in notes and "mirrored" in notes and "not square" in notes
+    turned = dataset_of(ramp(8), 8, **window, PatientOrientation=["F", "R"])
+    assert "rotated" in audit_header(save(tmp_path, turned))[0]
 
 
 @pytest.mark.parametrize("mode", ["L", "YCbCr"])
@@ -296,21 +301,14 @@ def test_lossless_jpeg(tmp_path, bits, keep):
         assert np.abs(grey(path) - expected).max() <= 0.5 + 1e-6
 
 
-def test_size_needs_no_pixels(tmp_path):
+def test_headers_cut_or_without_pixels(tmp_path):
     path = save(tmp_path, dataset_of(ramp(12), 12, PixelData=None, Rows=3000, Columns=2500))
     assert image_size(path) == (3000, 2500)
     assert "without pixel data" in refusal(path)
-
-
-def test_header_notes(tmp_path):
-    window = {"WindowCenter": 2048, "WindowWidth": 4096}
-    usual = dataset_of(ramp(8), 8, **window, PatientOrientation=["L", "F"])
-    assert audit_header(save(tmp_path, usual)) == []
-    odd = dataset_of(ramp(12), 12, **window, PatientOrientation=["R", "F"], PixelAspectRatio=[1, 2])
-    notes = " / ".join(audit_header(save(tmp_path, odd)))
-    assert "12 bits" in notes and "mirrored" in notes and "not square" in notes
-    turned = dataset_of(ramp(8), 8, **window, PatientOrientation=["F", "R"])
-    assert "rotated" in audit_header(save(tmp_path, turned))[0]
+    path = save(tmp_path, dataset_of(ramp(12), 12))
+    path.write_bytes(path.read_bytes()[:200])
+    for reader in (read_image, image_size):
+        refusal(path, reader)
 
 
 EVERY_READER = (read_image, image_size, audit_header)
@@ -346,13 +344,6 @@ def test_truncated_uncompressed_file(tmp_path, cut):
     path = save(tmp_path, dataset_of(ramp(12), 12))
     path.write_bytes(path.read_bytes()[:-cut])
     assert "cut off" in refusal(path)
-
-
-def test_file_cut_in_its_header(tmp_path):
-    path = save(tmp_path, dataset_of(ramp(12), 12))
-    path.write_bytes(path.read_bytes()[:200])
-    for reader in (read_image, image_size):
-        refusal(path, reader)
 
 
 @pytest.mark.filterwarnings("ignore:End of file reached")
@@ -393,13 +384,17 @@ def test_truncated_frame(tmp_path, syntax, keep):
     assert "cut off" in refusal(path)
 
 
-def test_codestream_of_another_size_than_the_header(tmp_path):
+def test_codestreams_of_another_size_or_of_no_image(tmp_path):
     dataset = dataset_of(ramp(12), 12)
     dataset.compress(JPEG2000Lossless, encoding_plugin="pylibjpeg")
     dataset.Rows = 32
     path = tmp_path / "size.dcm"
     pydicom.dcmwrite(path, dataset, enforce_file_format=True)
     refusal(path)
+    dataset = dataset_of(ramp(12), 12)
+    dataset.PixelData = encapsulate([b"\0" * 100])
+    path = save(tmp_path, dataset, pydicom.uid.MPEG2MPML)
+    assert "MPEG2" in refusal(path)
 
 
 def test_missing_decoder_plugin_says_what_to_install(tmp_path):
@@ -418,13 +413,6 @@ def test_missing_decoder_plugin_says_what_to_install(tmp_path):
     run = subprocess.run(command, capture_output=True, text=True, check=True)
     assert "pip install pylibjpeg" in run.stdout and len(run.stdout.splitlines()) == 1
     assert get_decoder(JPEG2000Lossless).is_available
-
-
-def test_transfer_syntax_without_images(tmp_path):
-    dataset = dataset_of(ramp(12), 12)
-    dataset.PixelData = encapsulate([b"\0" * 100])
-    path = save(tmp_path, dataset, pydicom.uid.MPEG2MPML)
-    assert "MPEG2" in refusal(path)
 
 
 @pytest.mark.parametrize(

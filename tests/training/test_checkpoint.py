@@ -18,6 +18,7 @@ from cxrjax.training.base_model import base_sha256, save_base
 from cxrjax.training.config_file import typed_config
 from cxrjax.training.optimizer import make_optimizer
 from cxrjax.training.store import CheckpointStore, flat_arrays
+from tests.papers.cases import cases
 from tests.training.conftest import SMALL
 
 
@@ -120,19 +121,16 @@ def _assert_spread(model, whole, mesh):
         assert there[name].addressable_shards[0].data.size * 4 == there[name].size
 
 
-def test_every_device_reads_its_own_part_of_a_base_and_of_a_run(base, config, mesh, tmp_path):
+def test_every_device_reads_or_draws_its_own_part(base, config, mesh, tmp_path):
+    alone, alone_reference = _build(config)
+    model, reference = _build(config, mesh)
+    assert reference == alone_reference
+    _assert_spread(model, alone, mesh)
     directory, model = base
     run, reference = _build(_with_lora(config, directory), mesh)
     _save_run(tmp_path / "run", config, run, reference, [0.5])
     for found in (directory, tmp_path / "run"):
         _assert_spread(checkpoint.load_model(found, mesh=mesh).model, model, mesh)
-
-
-def test_every_device_draws_its_own_part_of_random_parameters(config, mesh):
-    alone, alone_reference = _build(config)
-    model, reference = _build(config, mesh)
-    assert reference == alone_reference
-    _assert_spread(model, alone, mesh)
 
 
 def test_base_in_bfloat16_takes_half_the_room_and_is_read_as_configured(base, save):
@@ -240,28 +238,18 @@ def test_a_base_says_how_its_boxes_are_read(base, config, save):
     assert checkpoint.load_model(median).config.decoding.boxes == "greedy"
 
 
-def test_a_base_of_another_preset_is_refused(base, config):
+def test_bases_of_other_presets_and_shapes_are_refused(base, config, monkeypatch):
     config = _with_lora(config, base[0])
     config.model.preset = "tiny"
     with pytest.raises(UserError, match=r"is of preset 'small', model\.preset is 'tiny'"):
         _build(config)
-
-
-def test_parameters_of_other_shapes_are_refused(base, config, monkeypatch):
     wider = dataclasses.replace(SMALL.decoder, mlp_dim=48)
     monkeypatch.setitem(PRESETS, "small", dataclasses.replace(SMALL, decoder=wider))
     with pytest.raises(UserError, match=r"down_proj\.kernel is \(2, 32, 16\) there and"):
         checkpoint.load_model(base[0])
 
 
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        ({"init": "checkpoint"}, "model.init_from is not set"),
-        ({"init": "checkpoint", "init_from": "nowhere"}, "init_from=nowhere: expected a base"),
-        ({"preset": "smal"}, "did you mean 'small'"),
-    ],
-)
+@cases("change, said")
 def test_absent_weights_are_told_in_a_line_with_the_config_s_hint(config, change, said):
     config.missing_data_help = "Put the weights there, or use :demo"
     config.model.update(change)

@@ -72,20 +72,17 @@ def test_a_step_has_one_line_whatever_is_added_after_a_flush_or_a_resume(tmp_pat
     assert _lines(tmp_path) == [{"step": 5, "a0": 1.0, "b0": 2.0, "a5": 1.0, "b5": 2.0}]
 
 
-def test_a_foreign_file_is_not_cut(tmp_path):
-    (tmp_path / "metrics.jsonl").write_text("something else\n")
-    with pytest.raises(UserError, match=r"metrics\.jsonl:1: not a line of metrics"):
-        RunWriter(tmp_path, 1)
-    assert (tmp_path / "metrics.jsonl").read_text() == "something else\n"
-
-
-def test_what_goes_wrong_with_event_files_is_told(tmp_path, monkeypatch):
+def test_foreign_files_and_what_goes_wrong_with_events_are_told(tmp_path, monkeypatch):
     def full(folder):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(metric_log, "EventWriter", full)
     with pytest.raises(UserError, match="No space left"):
         RunWriter(tmp_path, 0)
+    (tmp_path / "metrics.jsonl").write_text("something else\n")
+    with pytest.raises(UserError, match=r"metrics\.jsonl:1: not a line of metrics"):
+        RunWriter(tmp_path, 1)
+    assert (tmp_path / "metrics.jsonl").read_text() == "something else\n"
 
 
 ROOT = Path(__file__).parents[2]
@@ -227,12 +224,16 @@ def _pixels(value):
     return value
 
 
-def test_the_same_events_as_clu_writes(tmp_path):
+def test_events_are_those_of_clu_and_need_no_tensorflow(tmp_path):
     clu, ours = tmp_path / "clu", tmp_path / "ours"
     theirs = _written(SummaryWriter(str(clu)), clu)
     assert _written(EventWriter(str(ours)), ours) == theirs
     tags = ["_hparams_/session_start_info", "loss", "acc", "overlay"]
     assert [tag for _, tag, *_ in theirs] == tags
+    subprocess.run([sys.executable, "-c", _WITHOUT, str(tmp_path)], check=True)
+    (path,) = tmp_path.glob("events.out.tfevents.*.v2")
+    events = EventFileLoader(str(path)).Load()
+    assert [(e.step, v.tag) for e in events for v in e.summary.value] == [(1, "loss")]
 
 
 _WITHOUT = """
@@ -244,10 +245,3 @@ writer = RunWriter(Path(sys.argv[1]), 0)
 writer.write_scalars(1, {"loss": 2.0})
 writer.close()
 """
-
-
-def test_a_run_without_tensorflow_has_event_files(tmp_path):
-    subprocess.run([sys.executable, "-c", _WITHOUT, str(tmp_path)], check=True)
-    (path,) = tmp_path.glob("events.out.tfevents.*.v2")
-    events = EventFileLoader(str(path)).Load()
-    assert [(e.step, v.tag) for e in events for v in e.summary.value] == [(1, "loss")]
