@@ -1,11 +1,15 @@
 """The commands of configs/cxr_qba.py's docstring, on a few phantom studies with their images."""
 
+import base64
 import json
 from pathlib import Path
 
 import numpy as np
+import openai
 import pytest
 
+from cxrjax.apps.serving.named_models import open_served
+from cxrjax.apps.serving.start import Bounds, answering_beside
 from cxrjax.commands import build, predict, score, train
 from cxrjax.records import read_records, strip_answers, write_records
 
@@ -109,11 +113,30 @@ def test_questions_on_change_are_trained_on_and_answered_with_both_images(
     for record in same:
         record.earlier.image_path = record.image_path
     _train(data, tmp_path / "run", 2, train=chosen, earlier_images=True)
-    found = {}
+    found, texts = {}, {}
     for name, own in (("same", same), ("questions", compared[:4])):
         write_records(tmp_path / f"{name}.jsonl", map(strip_answers, own))
         answers, said = _predict(data, tmp_path, tmp_path / f"{name}.jsonl")
         found[name] = [line["answer_logprob"] for line in said]
+        texts[name] = [line["text"] for line in said]
     assert len(found["same"]) == 4 and None not in found["questions"]
     assert np.abs(np.subtract(found["questions"], found["same"])).min() > 1e-5
     assert _score(references, answers, tmp_path / "scores")
+    served = open_served(tmp_path / "run", "run", {}, slots=1, longest_prompt=64, decoding={})
+    with answering_beside(served, Bounds(seconds=600)) as (address, token):
+        client = openai.OpenAI(base_url=f"{address}/v1", api_key=token, max_retries=60)
+        for name, own in (("same", same), ("questions", compared)):
+            told = client.chat.completions.create(**_body(data / "studies", own[0]))
+            grounding = told.choices[0].grounding
+            assert grounding["text"] == texts[name][0]
+            assert grounding["answer_logprob"] == pytest.approx(found[name][0], abs=1e-3)
+
+
+def _body(root, record):
+    """The question of a record in OpenAI's form, with its image and the earlier one."""
+    parts = [{"type": "text", "text": record.question}]
+    for path in (record.image_path, record.earlier.image_path):
+        coded = base64.b64encode((root / path).read_bytes()).decode()
+        url = {"url": f"data:application/octet-stream;base64,{coded}"}
+        parts.append({"type": "image_url", "image_url": url})
+    return {"model": "run", "messages": [{"role": "user", "content": parts}]}
