@@ -14,7 +14,6 @@ AXE = Path(__file__).parent / "vendor" / "axe.min.js"
 AXE_SHA256 = "29348999450cdf2849a8e70b7912fc2da85a849da39c0d0d5394f51d4a9ed95c"
 WIDTHS = (390, 1280)
 SCHEMES = ("light", "dark")
-_GRAVE = {"serious", "critical"}
 
 
 def accessibility_faults(
@@ -24,7 +23,7 @@ def accessibility_faults(
     widths: Sequence[int] = WIDTHS,
     schemes: Sequence[str] = SCHEMES,
 ) -> list[str]:
-    """The serious and critical findings on a page, at each width in light and in dark.
+    """Returns the violations on a page, at each width in light and in dark.
 
     A line each: width, scheme, rule, and the first elements. Each of the states is brought about in
     the tab, one after the other: it waits, or opens what is closed.
@@ -50,5 +49,4 @@ def faults_of(tab: Any) -> list[str]:
         f"{one['id']} ({one['impact']}) {len(one['nodes'])}: "
         + "; ".join(node["html"][:160] for node in one["nodes"][:3])
         for one in found
-        if one["impact"] in _GRAVE
     ]

@@ -1,4 +1,4 @@
-"""Pages for people who see or point otherwise: no serious or critical finding of axe-core.
+"""Pages for people who see or point otherwise: axe-core finds no violation.
 
 The review itself is tested in tests/test_review_loop.py, where it is served.
 """
@@ -16,6 +16,8 @@ from cxrjax.apps.review.review_pages import render_agreement
 from cxrjax.apps.review.sheet import DIMENSIONS, Ratings
 from cxrjax.commands import build, check_records
 from cxrjax.errors import UserError
+from cxrjax.evaluation.overlays import COLOURS, TRUTH
+from cxrjax.evaluation.sample_page import SampleBox, SampleImage, SampleSection, write_sample_page
 from cxrjax.metrics.bootstrap import Bootstrap
 from tests.apps.annotations.samples import draw_images
 from tests.apps.axe import accessibility_faults, faults_of
@@ -91,8 +93,20 @@ def test_boxes_as_they_were_read(browser, tmp_path):
 
 
 @pytest.mark.slow
+def test_samples(browser, tmp_path):
+    image = np.full((60, 80), 90, np.uint8)
+    box = SampleBox("true", COLOURS[TRUTH], (0.1, 0.2, 0.5, 0.6))
+    images = [SampleImage("a.png", "an effusion", image, [box]), SampleImage("b.png", "", None)]
+    sections = [SampleSection("Kept", ["Two images."], images, columns=2)]
+    write_sample_page(tmp_path / "page.html", "Samples", ["A note."], sections)
+    assert accessibility_faults(browser, (tmp_path / "page.html").as_uri(), _whole) == []
+
+
+@pytest.mark.slow
 def test_faults_are_found(browser):
     tab = browser.new_context(bypass_csp=True).new_page()
     faint = "<p style='color:#999;background:#aaa'>faint</p>"
-    tab.set_content(f"<html lang='en'><title>t</title><main><textarea></textarea>{faint}</main>")
+    tab.set_content(
+        f"<html lang='en'><title>t</title><main><h1>t</h1><textarea></textarea>{faint}</main>"
+    )
     assert [one.partition(" ")[0] for one in faults_of(tab)] == ["color-contrast", "label"]

@@ -86,6 +86,6 @@ def test_a_run_without_evaluation_says_so_and_an_edited_card_stays(workdir):
 
 
 @pytest.mark.slow
-def test_the_page_has_no_grave_fault_for_anybody(workdir, browser):
+def test_the_page_is_accessible(workdir, browser):
     _write(workdir)
-    assert accessibility_faults(browser, (workdir / "card.html").as_uri(), widths=[390]) == []
+    assert accessibility_faults(browser, (workdir / "card.html").as_uri()) == []
