@@ -63,7 +63,7 @@ def test_ties_share_a_bin_and_expected_ious_are_calibrated():
     iou = np.clip(score + rng.normal(0, 0.08, 4000), 0, 1)
     for scores, least, most in ((score, 0, 0.01), (np.sqrt(score), 0.1, 0.3)):
         columns, figures, _ = box_calibration(scores, iou, np.arange(4000) % 50, 50)
-        sums = {name: column.sum(keepdims=True) for name, column in columns.items()}
+        sums = {name: np.asarray(column).sum(keepdims=True) for name, column in columns.items()}
         assert least <= figures["calibration/box_ece"].formula(sums)[0] < most
 
 
@@ -144,7 +144,7 @@ def test_boxes_that_lie_better_the_surer_they_are():
     figure = figures["calibration/score_iou_correlation"]
     assert (figure.value, figure.n) == (pytest.approx(1), 300)
     assert curves["iou_by_score"]["y"] == sorted(curves["iou_by_score"]["y"])
-    sums = {name: column.sum(keepdims=True) for name, column in columns.items()}
+    sums = {name: np.asarray(column).sum(keepdims=True) for name, column in columns.items()}
     by = {name: figures[f"calibration/{name}"].formula(sums)[0] for name in BOX_NAMES}
     # Of one sign in all bins: the distance of the means.
     assert by["box_ece"] == pytest.approx(iou.mean() - (iou**2).mean())

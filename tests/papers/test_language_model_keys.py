@@ -94,7 +94,7 @@ def _wording(client):
 @pytest.mark.parametrize(
     ("requests", "digest"),
     [
-        (_refining, "014bb8f9dbb48c9c"),
+        (_refining, "ef81e821626a2d9e"),
         (_reading, "f910dc11be896cd8"),
         (_rating, "8728bf35353535ae"),
         (_judging, "69d9ac2776522f33"),

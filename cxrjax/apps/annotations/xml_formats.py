@@ -26,7 +26,10 @@ def content_of(root: Element, folder: Folder) -> dict[str, Any]:
 
 def _children(element: Element | None) -> dict[str, Any]:
     """Texts and elements of an element by their tags."""
-    found = {one.tag: _children(one) if len(one) else one.text for one in element or ()}
+    found = {
+        one.tag: _children(one) if len(one) else one.text
+        for one in (() if element is None else element)
+    }
     return {tag: one.strip() if isinstance(one, str) else one for tag, one in found.items()}
 
 
