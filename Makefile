@@ -16,8 +16,8 @@
 # make sbom: what is installed, as CycloneDX (build/sbom.json).
 # make size: what `pip install .` takes on disk, without any extra.
 # make audit: known vulnerabilities of it; asks PyPI.
-# make parity: the tests that compare with PyTorch, in a second environment that has it; there
-#             `pytest -m "parity and heavy"` has 300 drawn configurations, which take hours.
+# make parity: the tests that compare with PyTorch or need bucket servers, in a second environment
+#             that has them; there `pytest -m "parity and heavy"` has 300 drawn configurations, hours.
 # make beam: an environment with Apache Beam, and the tests of the pipeline in it.
 # make try:  a page to try the models in, in an environment with Gradio (after make demo).
 # make app: that environment, and the tests of the page in it.
@@ -131,7 +131,7 @@ coverage: $(VENV)/.installed
 	$(TEST) -m "not heavy and not parity" --cov=cxrjax --cov-report=term:skip-covered
 
 parity: $(VENV)-parity/.installed
-	$(VENV)-parity/bin/python -m pytest -n $(TEST_PROCESSES) -m "parity and not heavy"
+	$(VENV)-parity/bin/python -m pytest -n $(TEST_PROCESSES) -m "(parity or buckets) and not heavy"
 
 beam: $(VENV)-beam/.installed
 	$(VENV)-beam/bin/python -m pytest tests/papers/cxr_qba/test_qba_pipeline.py
@@ -220,7 +220,7 @@ $(VENV)-parity/.installed: setup.py constraints.txt requirements/build.txt requi
 	$(call install_hashed,$(VENV)-parity)
 	$(VENV)-parity/bin/pip install --quiet -c constraints.txt \
 	    "torch==2.13.0" "peft==0.21.2" "bert-score==0.3.13" "sentence-transformers==6.2.0" \
-	    "torchmetrics==1.9.0"
+	    "torchmetrics==1.9.0" -e ".[test-buckets]"
 	touch $@
 
 $(VENV)-docs/.installed: Makefile

@@ -19,7 +19,7 @@ OPTIONAL = {
     # Reading llama.cpp's weight files.
     "gguf": ["gguf>=0.17,<1"],
     # Asking models behind OpenAI-compatible servers.
-    "language_model": ["httpx2>=2.16,<3"],
+    "language-model": ["httpx2>=2.16,<3"],
     # CLU's own writer of event files; without it TensorBoard's writes the same.
     "tensorflow": ["tensorflow-cpu>=2.18,<3"],
     # Serving models (`serve`), and the review of questions to its readers (`review --serve`).
@@ -149,7 +149,7 @@ setup(
         # BERTScore, with a model from disk.
         "bertscore": ["torch>=2.9,<3"],
         # JPEG inside DICOM. An extra, since pylibjpeg-libjpeg is under GPL v3.
-        "dicom_jpeg": ["pylibjpeg-libjpeg>=2.3,<3"],
+        "dicom-jpeg": ["pylibjpeg-libjpeg>=2.3,<3"],
         # Construction as a pipeline. Wants older versions than constraints.txt has (`make beam`).
         "beam": ["apache-beam>=2.77,<3"],
         # The page to try models in. Wants an older Pillow than constraints.txt has (`make app`).
@@ -182,11 +182,11 @@ setup(
         # Running other people's models (`predict --runner=hf`).
         "hf": ["torch>=2.9,<3"],
         # Paths of the form gs://BUCKET/... and s3://BUCKET/... (cxrjax/paths/), and buckets on
-        # this machine for tests/test_buckets.py. Of `test` no part: botocore, which s3fs and moto
-        # bring, wants an older python-dateutil than constraints.txt has.
+        # this machine for tests/test_buckets.py. Not in `test`: sixty packages, which `make parity`
+        # installs.
         "gcs": ["gcsfs>=2026.9,<2027"],
         "s3": ["s3fs>=2026.9,<2027"],
-        "test_buckets": [
+        "test-buckets": [
             "gcp-storage-emulator>=2026.7,<2027",
             "gcsfs>=2026.9,<2027",
             "moto[server]>=5.2,<6",
@@ -206,7 +206,7 @@ setup(
         # installed, JAX looks for TPUs first.
         "plan": ["libtpu>=0.0.42,<0.0.43"],
         # XLA's compiler for GPUs, of jax's own version, for `plan` on machines without one.
-        "plan_gpu": ["jax-cuda12-pjrt>=0.10,<0.12", "jax-cuda12-plugin>=0.10,<0.12"],
+        "plan-gpu": ["jax-cuda12-pjrt>=0.10,<0.12", "jax-cuda12-plugin>=0.10,<0.12"],
         "tpu": ["jax[tpu]>=0.10,<0.12"],
         "gpu": ["jax[cuda13]>=0.10,<0.12"],
         "notebooks": ["ipykernel>=6.29,<8", "jupyterlab>=4,<5"],

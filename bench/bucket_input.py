@@ -2,7 +2,7 @@
 
     python -m bench.bucket_input [--latency=0.03] [--step=0.3] [--steps=20] [--shards=4]
 
-Starts a server of S3 on this machine (pip install 'cxrjax[test_buckets]') behind a proxy that
+Starts a server of S3 on this machine (pip install 'cxrjax[test-buckets]') behind a proxy that
 answers each request `--latency` seconds late, puts a made-up data set there, and takes batches as
 training does, with a sleep of `--step` seconds in the place of the step. With `--shards` records
 are in ArrayRecord files with their tables. Prints the time before the first batch, and the share of

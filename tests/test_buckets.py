@@ -55,7 +55,7 @@ _KEYS = {
     "AWS_SECRET_ACCESS_KEY": "hush",
     "AWS_DEFAULT_REGION": "us-east-1",
 }
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.buckets]
 _KILLED = """
 import os, signal, sys
 from cxrjax.paths import to_path
@@ -93,7 +93,7 @@ def bucket(request, monkeypatch, tmp_path):
     """An empty folder of a bucket."""
     scheme = request.param
     if not all(map(importlib.util.find_spec, _NEEDED[scheme])):
-        pytest.skip("needs a bucket server: pip install 'cxrjax[test_buckets]'")
+        pytest.skip("needs a bucket server: pip install 'cxrjax[test-buckets]'")
     proxy = _server(scheme)
     proxy.latency, proxy.refuses = 0.0, lambda line: False
     address = f"http://127.0.0.1:{proxy.port}"

@@ -28,7 +28,7 @@ _ALLOWED = {*re.split(r",\s", f"{_SPDX}, {_OLDER}")}
 # Packages whose metadata names none, with what their repository says.
 _LOOKED_UP = {"namex": "Apache-2.0"}
 # Under the GPL: each an extra of its own that nothing else needs (setup.py).
-_COPYLEFT_EXTRAS = {"krippendorff": "agreement", "pylibjpeg-libjpeg": "dicom_jpeg"}
+_COPYLEFT_EXTRAS = {"krippendorff": "agreement", "pylibjpeg-libjpeg": "dicom-jpeg"}
 
 
 def _locked(path: Path) -> dict[str, tuple[Requirement, list[str]]]:
@@ -87,6 +87,13 @@ def test_what_setup_py_asks_for_is_locked():
         found, _ = locked[canonicalize_name(requirement.name)]
         version = str(found.specifier).removeprefix("==")
         assert requirement.specifier.contains(version), line
+
+
+def test_extras_are_found_by_an_old_pip():
+    """Before 23.3 it compares names with metadata, where an underscore is a hyphen."""
+    extras = importlib.metadata.metadata("cxrjax").get_all("Provides-Extra")
+    text = (ROOT / "setup.py").read_text()
+    assert extras and all(f'"{extra}": [' in text for extra in extras)
 
 
 def _installed() -> dict[str, importlib.metadata.Distribution]:

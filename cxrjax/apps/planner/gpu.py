@@ -1,4 +1,4 @@
-"""GPUs that are not there, for XLA's compiler of CUDA programs alone (extra `plan_gpu`)."""
+"""GPUs that are not there, for XLA's compiler of CUDA programs alone (extra `plan-gpu`)."""
 
 import contextlib
 import importlib.util

@@ -250,7 +250,7 @@ def make_plan(
         if compiled and not gpu.is_installed():
             log_line(
                 f"{topology.name}: by formula: XLA's compiler for GPUs is not installed (pip "
-                "install 'cxrjax[plan_gpu]')"
+                "install 'cxrjax[plan-gpu]')"
             )
             compiled = False
     elif compiled and kept_only and importlib.util.find_spec("libtpu") is None:

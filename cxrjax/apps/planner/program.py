@@ -88,7 +88,7 @@ def devices_of(topology: Topology) -> list[Any]:
     from jax.experimental import topologies
 
     if topology.chip.kind == "gpu":
-        what, extra, how = "GPUs", "plan_gpu", gpu.description(topology)
+        what, extra, how = "GPUs", "plan-gpu", gpu.description(topology)
     else:
         what, extra, how = "TPUs", "plan", _tpu_description(topology)
     try:

@@ -37,7 +37,7 @@ def plan(
         topology: such as "v5e:2x4", "v5p-8" or "h200-8".
         overrides: key -> value, such as {"training.batch_images": 64}, or words as on the command
             line.
-        compiled: use the slice's compiler, where it is installed (extras plan and plan_gpu); False:
+        compiled: use the slice's compiler, where it is installed (extras plan and plan-gpu); False:
             by formula only.
         decode: also of generation.
         kept_only: compile nothing that was not compiled before.
@@ -69,7 +69,7 @@ def _check_decode(topology: Topology, decode: bool) -> None:
     if decode and topology.chip.kind == "gpu" and not gpu.is_installed():
         raise UserError(
             f"--decode is compiled, and XLA's compiler for GPUs ({topology.name}) is not installed "
-            "(pip install 'cxrjax[plan_gpu]')"
+            "(pip install 'cxrjax[plan-gpu]')"
         )
 
 

@@ -121,7 +121,7 @@ def test_without_libtpu_or_the_compiler_plans_are_by_formula_and_say_so(capsys, 
     monkeypatch.setattr(gpu, "is_installed", lambda: False)
     plan_command.main([f"--config={VINDR}", "--topology=h100-8", "--json"])
     said = capsys.readouterr()
-    assert json.loads(said.out)["source"] == "formula" and "cxrjax[plan_gpu]" in said.err
+    assert json.loads(said.out)["source"] == "formula" and "cxrjax[plan-gpu]" in said.err
 
 
 def test_batches_are_the_largest_that_configurations_meet_and_chips_hold():
@@ -422,7 +422,7 @@ def test_a_search_takes_the_fewest_micro_batches_that_fit():
 
 needs_gpu_compiler = pytest.mark.skipif(
     not gpu.is_installed(),
-    reason="XLA's compiler for GPUs is not installed (pip install cxrjax[plan_gpu])",
+    reason="XLA's compiler for GPUs is not installed (pip install cxrjax[plan-gpu])",
 )
 # Two layers each of decoder and tower, as wide as MedGemma 4B's decoder is for its head size.
 _TWO_LAYERS = {"width": 512, "mlp_dim": 1024, "depth": 2, "vocab_size": 4096}
