@@ -18,7 +18,8 @@ from PIL import Image
 from cxrjax.commands import build, convert
 from cxrjax.errors import UserError
 from cxrjax.paths import in_path
-from cxrjax.training import conversion, data, interchange
+from cxrjax.training import conversion, data, interchange, resolver
+from cxrjax.training.base_model import base_sha256
 from cxrjax.training.config import ExperimentConfig
 from tests.hub_server import TOKEN, Repository, hub  # noqa: F401
 
@@ -308,6 +309,17 @@ def test_a_model_is_pushed_with_its_card(hub, converted, tmp_path, monkeypatch, 
     assert 'cxrjax.load("hf://me/chest")' in card
     assert f"{hub.address}/me/x" in capsys.readouterr().out
     pushed(converted, tmp_path / "again", "--public")  # there already; stays what it is
+
+
+def test_a_base_of_our_own_is_fetched_whole(hub, tmp_path):  # noqa: F811
+    base = Path("data/demo_base").absolute()
+    files = {path.relative_to(base).as_posix(): path for path in base.rglob("*") if path.is_file()}
+    content = {name: path.read_bytes() for name, path in files.items()}
+    hub.hub["models", "me/base"] = Repository({**content, "code.py": b"import os"})
+    found = resolver.resolve("hf://me/base")
+    assert base_sha256(found) == base_sha256(base) and not (found / "code.py").exists()
+    with pytest.raises(UserError, match=r"has no hf\.json"):
+        convert.main(["--checkpoint=hf://me/base", f"--out={tmp_path / 'hf'}", "--to=hf"])
 
 
 def test_what_cannot_be_pushed_is_one_line(hub, converted, tmp_path, monkeypatch, subtests):  # noqa: F811

@@ -90,10 +90,12 @@ def convert(
 
 def _source(checkpoint: Path, out: Path, download: bool) -> tuple[Path, str | None]:
     """Returns the folder or file to convert, and its name on the hub."""
-    from cxrjax.training import hub
+    from cxrjax.training import hub, interchange, resolver
 
     if address := hub.hub_address(checkpoint):
-        return hub.download(address), address.partition("@")[0]
+        found = hub.download(address)
+        ours = interchange.kind_of(found) == "base"
+        return resolver.resolve(checkpoint) if ours else found, address.partition("@")[0]
     name = hub.hub_name(checkpoint)
     if name is not None:
         if not download:

@@ -11,6 +11,7 @@ from cxrjax.models.hf_config import CONFIG_FILE, read_config
 from cxrjax.models.peft import ADAPTER_CONFIG
 from cxrjax.paths import to_path
 from cxrjax.paths.hub import snapshot
+from cxrjax.training.base_model import MODEL_FILE, PARAMS
 
 NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
 _ADDRESS = re.compile(r"hf:/{1,2}(.+)")  # pathlib makes one slash of two
@@ -18,6 +19,7 @@ _ADDRESS = re.compile(r"hf:/{1,2}(.+)")  # pathlib makes one slash of two
 _WEIGHTS = "*.safetensors"
 _SMALL = ("*.json", "tokenizer.model", "*.jinja")
 FILES = (*_SMALL, _WEIGHTS)
+_BASE = (*_SMALL, f"{PARAMS}/*")
 
 
 def hub_name(source: Path) -> str | None:
@@ -72,12 +74,14 @@ def download(name: str) -> Path:
 
     Raises:
         UserError: no such model, one whose licence is not accepted yet, or no way to the hub; not
-            a model in transformers' form, or one that we do not have (`read_config`).
+            a base or a model in transformers' form, or one that we do not have (`read_config`).
     """
     name, _, revision = name.partition("@")
     if not NAME.fullmatch(name):
         raise UserError(f"hf://{name}: expected hf://OWNER/NAME or hf://OWNER/NAME@REVISION")
     folder = _fetch(name, _SMALL, revision)
+    if (folder / MODEL_FILE).is_file():
+        return _fetch(name, _BASE, revision)
     if (folder / ADAPTER_CONFIG).is_file():
         return _fetch(name, FILES, revision)
     if not (folder / CONFIG_FILE).is_file():

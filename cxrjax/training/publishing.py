@@ -18,7 +18,7 @@ _CARD, _METRICS = "README.md", "metrics.json"
 _LOAD = {
     "hf": '`cxrjax.load("hf://{name}")`, or by transformers: `from_pretrained("{name}")`.',
     "peft": '`cxrjax.load("hf://{name}")`, or `PeftModel.from_pretrained(base, "{name}")`.',
-    "orbax": '`hf download {name} --local-dir=DIR`, then `cxrjax.load("DIR")`.',
+    "orbax": '`cxrjax.load("hf://{name}")`.',
 }
 
 

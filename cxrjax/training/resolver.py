@@ -28,6 +28,7 @@ _NAMES = {
     "gguf": "a GGUF file",
     "peft": "a PEFT adapter",
     "run": "a training run",
+    "base": "a base",
 }
 
 
@@ -44,14 +45,17 @@ def resolve(source: str | Path, base: str | Path | None = None) -> Path:
     """
     path = _on_this_machine(source)
     kind = interchange.kind_of(path)
+    address = hub.hub_address(source)
     if base is not None and kind != "peft":
         raise UserError(f"{source}: only a PEFT adapter has another base, and this is none")
+    if kind == "base" and address:  # the hub's cache has links, which no base may hold
+        files = [file for file in path.rglob("*") if file.is_file()]
+        return _cached(path, files, lambda out: shutil.copytree(path, out))
     if kind in ("run", "base"):
         return path
     if kind == "gguf":
         return _cached(path, [path], lambda out: interchange.import_gguf(path, out))
     if kind == "hf":
-        address = hub.hub_address(source)
         name = (
             address.partition("@")[0] if address else path.name
         )  # what adapters on it will call their base
