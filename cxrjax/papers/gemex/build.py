@@ -10,6 +10,7 @@ NLMCXR_reports.tgz, its folder or wheel (OpenI)         constructed: regions wit
 import dataclasses
 import functools
 import json
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Literal
@@ -286,9 +287,11 @@ class GemexBuilder(Builder[GemexOptions]):
         return values
 
     def _told_by_words(self) -> Iterator[tuple[str, float, float, int]]:
-        """Yields types of held-out questions that option words alone answer better than chance."""
+        """Yields types of held-out questions that option words alone answer better than chance,
+        by more than two standard errors of a guess."""
         for kind, (guessed, luck, count) in self.statistics.giveaways().items():
-            if guessed > luck + _GIVES_AWAY:
+            error = math.sqrt(luck * (100 - luck) / count)
+            if guessed > luck + max(_GIVES_AWAY, 2 * error):
                 yield kind, guessed, luck, count
 
     def nothing_left(self, what: str = "question", remedy: str = "") -> UserError:
