@@ -73,7 +73,7 @@ def score(
         box_format: reads boxes from the text of predictions that have no boxes.
         resamples: bootstrap resamples of the intervals; 0: no intervals.
         seed: of the bootstrap.
-        floors: adds baselines that see no image, named "floor: ...".
+        floors: adds baselines that see no image, named "baseline: ...".
 
     Raises:
         UserError: something cannot be read, or there is no such benchmark.

@@ -97,7 +97,7 @@ class Scores:
     @property
     def rows(self) -> Figures:
         """The systems' figures, then those of the floors, as tables have them."""
-        return {**self.figures, **{f"floor: {name}": named for name, named in self.floors.items()}}
+        return {**self.figures, **{f"baseline: {name}": named for name, named in self.floors.items()}}
 
     @property
     def made(self) -> str:

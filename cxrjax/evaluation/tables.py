@@ -329,7 +329,7 @@ class Breakdown:
         headings = [
             f"{heading}, {s}"
             for metric, heading in self.metrics.items()
-            for s in (*systems, *(["best floor"] if metric in with_floor else []))
+            for s in (*systems, *(["best baseline"] if metric in with_floor else []))
         ]
         lines = [[self.corner, *(["questions"] if self.counted else []), *headings]]
         first = scores.figures[systems[0]][STRICT]
@@ -355,7 +355,7 @@ class Breakdown:
         left_out = len(keys) - len(shown)
         more = f" {left_out} smaller groups stand in tables.csv." if left_out else ""
         confidence = _confidence(scores.settings) if with_floor else ""
-        marked = f" {_NO_BETTER}: not better than the best floor at {confidence}."
+        marked = f" {_NO_BETTER}: not better than the best baseline at {confidence}."
         told = f"In italics: fewer than {FEW}.{marked if with_floor else ''}{more}"
         return f"## {self.title}\n\n{grid(lines)}\n{told}\n"
 

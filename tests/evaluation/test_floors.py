@@ -70,7 +70,7 @@ def test_who_looks_is_above_them_and_is_not_warned_of(tmp_path):
     few = {"resamples": 20, "interval": "percentile"}
     _, told, tables = _score(tmp_path, _phantoms(40), {"seeing": answer}, **few)
     assert "**Warning" not in tables
-    assert "| floor: constant yes | strict |" in tables
+    assert "| baseline: constant yes | strict |" in tables
     (row,) = (one for one in told["differences"] if one["metric"] == "vqa/balanced_accuracy")
     assert row["ci_low"] > 0.1
     floors = {name: f["strict"] for name, f in told["figures"].items()}
@@ -95,7 +95,7 @@ def test_the_floors_alone_need_no_predictions(tmp_path):
 def test_without_floors_there_are_none_and_boxes_do_not_make_themselves_typical(tmp_path):
     say = {"s": lambda record: {"text": "Yes.", "boxes": []}}
     _, floors, tables = _score(tmp_path, _phantoms(12), say, floors="never")
-    assert floors is None and "floor:" not in tables and "Warning" not in tables
+    assert floors is None and "baseline:" not in tables and "Warning" not in tables
     # Five that are alike on one image count less than three alike on three
     floors = Baselines()
     alone = [[10.0, 10.0, 40.0, 40.0 + n] for n in range(5)]
