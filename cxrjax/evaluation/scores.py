@@ -96,8 +96,9 @@ class Scores:
 
     @property
     def rows(self) -> Figures:
-        """The systems' figures, then those of the floors, as tables have them."""
-        return {**self.figures, **{f"baseline: {name}": named for name, named in self.floors.items()}}
+        """The systems' figures, then those of the baselines, as tables have them."""
+        baselines = {f"baseline: {name}": named for name, named in self.floors.items()}
+        return {**self.figures, **baselines}
 
     @property
     def made(self) -> str:
