@@ -243,6 +243,7 @@ def _slice(
     end = told + seconds
     for index in range(first, first + count):
         name, data = given or case_of(target, seeds, seed, index)
+        _reset_peak()  # making a case may take more than reading it
         before = now[2] = spent()
         now[1] = time.monotonic()
         now[0] = index

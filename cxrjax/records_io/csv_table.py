@@ -6,6 +6,7 @@ One kind is at home here: sizes of images that are not here, or are here smaller
 
 import csv
 import dataclasses
+import functools
 import io
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -70,20 +71,21 @@ def read_table(
             _check_header(path, header, required)
             lines.begin_row()
             blank = faults = 0
+            name = path.name
             for values in reader:
                 blank += not values
-                if max(blank, faults) > _MOST_UNUSABLE:
+                if blank > _MOST_UNUSABLE or faults > _MOST_UNUSABLE:
                     found = f"more than {_MOST_UNUSABLE:,} blank lines or broken rows"
                     raise UserError(f"{path}:{lines.first}: {found}; fetch the table again")
                 if values:
                     fault = _fault(header, values)
-                    where = f"{path.name}:{lines.number}"
+                    where = f"{name}:{lines.number}"
                     if fault is None:
                         yield TableRow(dict(zip(header, values, strict=True)), where, None)
                     else:
                         faults += 1
                         if lines.first < lines.number:
-                            where = f"{path.name}:{lines.first}-{lines.number}"
+                            where = f"{name}:{lines.first}-{lines.number}"
                         read = zip(header, map(_printable, values), strict=False)
                         yield TableRow(dict.fromkeys(header, "") | dict(read), where, fault)
                 lines.begin_row()
@@ -232,6 +234,7 @@ def read_size_table(path: Path, quality: QualityLog) -> ImageSizes:
     return usable
 
 
+@functools.lru_cache
 def parse_size(height: str, width: str) -> tuple[int, int]:
     """(height, width) of two cells.
 

@@ -1,6 +1,6 @@
 """Archives of others: zip, tar and gzip, read and never unpacked, each with a budget.
 
-What comes out is at most so many times what goes in, above some megabytes that are free: tables and
+What comes out is at most so many times what goes in, above a megabyte that is free: tables and
 reports of radiology shrink by 5 to 20, its JSON by 10 to 60, and zeros, which bombs are made of, by
 1,000. An archive in an archive is a member like others.
 """
@@ -25,7 +25,7 @@ from cxrjax.untrusted.names import path_inside
 
 MOST_RATIO = 200  # of a zip's member, of bounded size
 MOST_STREAM_RATIO = 100
-FREE = 4 * MIB  # of which the ratio is not asked
+FREE = MIB  # of which the ratio is not asked
 # Chest ImaGenome's archive has 243,000 members in a directory of 36 MB; all are held in memory.
 MOST_MEMBERS = 500_000
 MOST_DIRECTORY = 128 * MIB
