@@ -54,25 +54,17 @@ _LOG = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-    """Limits of one client.
+    """Limits of one client."""
 
-    Attributes:
-        connections: open at a time; beyond, the oldest idle one is closed.
-        requests: answered at a time; beyond, a client gets status 503 and may retry.
-        head_seconds: from the connection, or the last answer, to the end of a request's headers.
-        body_seconds: from there to the end of its body.
-        answer_seconds: from the headers to the end of the answer.
-        stream_seconds: the same for an answer that is a stream of events.
-    """
-
-    connections: int = 128
-    requests: int = 32
+    connections: int = 128  # open at a time; beyond, the oldest idle one is closed
+    requests: int = 32  # answered at a time; beyond, a client gets status 503 and may retry
     head_bytes: int = 32 * 1024
     body_bytes: int = MIB
+    # From the connection, or the last answer, to the end of a request's headers.
     head_seconds: float = 10.0
-    body_seconds: float = 30.0
-    answer_seconds: float = 120.0
-    stream_seconds: float = 3600.0
+    body_seconds: float = 30.0  # from there to the end of its body
+    answer_seconds: float = 120.0  # from the headers to the end of the answer
+    stream_seconds: float = 3600.0  # the same for an answer that is a stream of events
 
 
 def listen(host: str, port: int) -> socket.socket:

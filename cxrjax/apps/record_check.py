@@ -108,21 +108,16 @@ def _rounded(tokens: int) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class RecordsCheck:
-    """The usable records and the problems of a file under a configuration.
-
-    Attributes:
-        needs: of all its questions, and of the other splits of its build.
-        warnings: what can be used and looks odd -> how often.
-    """
+    """The usable records and the problems of a file under a configuration."""
 
     file: Path
     encoder: examples.QuestionEncoder
     examined: int
     images: int
     problems: list[own_records.Problem]
-    warnings: collections.Counter[str]
+    warnings: collections.Counter[str]  # what can be used and looks odd -> how often
     usable: list[Usable]
-    needs: Needs = Needs()
+    needs: Needs = Needs()  # of all its questions, and of the other splits of its build
 
 
 def check_file(

@@ -27,19 +27,14 @@ from cxrjax.records import QARecord
 
 
 class TokenAnswer(NamedTuple):
-    """A model's answer to a question, in tokens.
-
-    Attributes:
-        tokens: ids, the one that ends the answer included, then zeros, [A].
-        logprobs: natural log-probability of each, zeros after the end, [A].
-        words: of the words that the generator watches, in each token's place, [A, W].
-        quantiles: of each location token's distribution, as of `Generation`, [A, M].
-    """
+    """A model's answer to a question, in tokens."""
 
     record: QARecord
-    tokens: Int[np.ndarray, " A"]
-    logprobs: Float[np.ndarray, " A"]
+    tokens: Int[np.ndarray, " A"]  # ids, the one that ends the answer included, then zeros, [A]
+    logprobs: Float[np.ndarray, " A"]  # natural log-probability of each, zeros after the end, [A]
+    # Of the words that the generator watches, in each token's place, [A, W].
     words: Float[np.ndarray, "A W"] | None = None
+    # Of each location token's distribution, as of `Generation`, [A, M].
     quantiles: Int[np.ndarray, "A M"] | None = None
 
 

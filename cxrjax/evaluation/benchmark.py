@@ -155,20 +155,14 @@ def _words(text: str) -> tuple[str, float]:
 
 @dataclass
 class SystemCounts:
-    """Counts of one system's answers.
+    """Counts of one system's answers."""
 
-    Attributes:
-        columns: name -> a number for each question, in the references' order.
-        confidence: probability of what each answer decides, NaN where it is not known.
-        problems: category -> how often, every category named.
-        failures: category of parse failures -> how many answers.
-        texts: answer in lower case, its blanks as one -> how often.
-    """
-
-    columns: dict[str, Any]
+    columns: dict[str, Any]  # name -> a number for each question, in the references' order
+    # Probability of what each answer decides, NaN where it is not known.
     confidence: Float[np.ndarray, " questions"]
-    problems: Counter[str]
-    failures: Counter[str]
+    problems: Counter[str]  # category -> how often, every category named
+    failures: Counter[str]  # category of parse failures -> how many answers
+    # Answer in lower case, its blanks as one -> how often.
     texts: Counter[str] = field(default_factory=Counter)
 
     def add(self, row: int | list[int], counted: Mapping[str, float]) -> None:
@@ -280,17 +274,12 @@ def count_answers(
 
 @dataclass(frozen=True)
 class Evaluated:
-    """All systems counted, ready for `make_scores`.
-
-    Attributes:
-        settings: what the benchmark says of itself beside what all say.
-        clusters: of each unit; None: units are the questions.
-    """
+    """All systems counted, ready for `make_scores`."""
 
     systems: Mapping[str, Counted]
-    settings: Mapping[str, Any]
+    settings: Mapping[str, Any]  # what the benchmark says of itself beside what all say
     attributes: Attributes | None = None
-    clusters: Sequence[tuple[str, str]] | None = None
+    clusters: Sequence[tuple[str, str]] | None = None  # of each unit; None: units are the questions
 
 
 def count_each(
@@ -308,27 +297,20 @@ def count_each(
 
 @dataclass(frozen=True)
 class Benchmark(Generic[R]):
-    """One paper's benchmark.
+    """One paper's benchmark."""
 
-    Attributes:
-        name: as --benchmark has it.
-        layout: title, figures and tables, of tables.toml.
-        read: (records, source, ground-truth mode) -> references.
-        count: (references, {system: answers}, options) -> all systems counted.
-        outcome: (record, prediction, codec or None) -> what came of one question, for the page.
-        gt_modes: ground-truth modes, the default first.
-        mode_arguments: modes may have an argument, as in wbf:0.4.
-    """
-
-    name: str
-    layout: Layout
+    name: str  # as --benchmark has it
+    layout: Layout  # title, figures and tables, of tables.toml
+    # (records, source, ground-truth mode) -> references.
     read: Callable[[Iterable[QARecord], str, str], R]
+    # (references, {system: answers}, options) -> all systems counted.
     count: Callable[[R, Mapping[str, Answers], ScoreOptions], Evaluated]
+    # (record, prediction, codec or None) -> what came of one question, for the page.
     outcome: Callable[[QARecord, Prediction, Codec | None], Outcome] = field(
         default=lambda record, prediction, codec: Outcome(None, None, "")
     )
-    gt_modes: tuple[str, ...] = ("exact",)
-    mode_arguments: bool = False
+    gt_modes: tuple[str, ...] = ("exact",)  # ground-truth modes, the default first
+    mode_arguments: bool = False  # modes may have an argument, as in wbf:0.4
 
     def score_files(
         self, references: Path, predictions: Mapping[str, Path], options: ScoreOptions

@@ -158,35 +158,25 @@ class Drawn(Estimate):
 
 @dataclass(frozen=True)
 class Bootstrap:
-    """Settings of intervals.
+    """Settings of intervals."""
 
-    Attributes:
-        resamples: 0 for no intervals.
-        seed: the same seed and the same clusters give the same resamples, so that two systems on
-            one set of references are resampled together.
-        confidence: share of the resamples inside the interval.
-        method: "bca" (bias-corrected and accelerated; Efron, JASA 82, 1987) or "percentile".
-    """
-
-    resamples: int = 1000
+    resamples: int = 1000  # 0 for no intervals
+    # The same seed and the same clusters give the same resamples, so that two systems on one
+    # set of references are resampled together.
     seed: int = 0
-    confidence: float = 0.95
+    confidence: float = 0.95  # share of the resamples inside the interval
+    # "bca" (bias-corrected and accelerated; Efron, JASA 82, 1987) or "percentile".
     method: Method = "bca"
 
 
 @dataclass
 class ClusterSums:
-    """Units summed by cluster: all of them, or those with one value of an attribute.
-
-    Attributes:
-        clusters: which cluster each row is of.
-        rows: sums of each column; columns that are 0 everywhere are left out.
-        sums: first the observed sums, then one row per resample.
-    """
+    """Units summed by cluster: all of them, or those with one value of an attribute."""
 
     columns: dict[str, int]
-    clusters: Int[np.ndarray, " rows"]
-    rows: list[Packed]
+    clusters: Int[np.ndarray, " rows"]  # which cluster each row is of
+    rows: list[Packed]  # sums of each column; columns that are 0 everywhere are left out
+    # First the observed sums, then one row per resample.
     sums: Float[np.ndarray, "sums columns"] = field(init=False)
 
     def of_each(self, name: str) -> Float[np.ndarray, " rows"]:

@@ -40,19 +40,12 @@ _CHUNK = 500_000
 
 @dataclass(frozen=True)
 class ImageBoxes:
-    """Boxes of many images, image after image.
+    """Boxes of many images, image after image."""
 
-    Attributes:
-        boxes: xyxy, those of one image in one unit, with finite coordinates.
-        classes: class numbers from 0, or `NO_CLASS`.
-        image: the image of each box, from 0, never falling.
-        images: how many images there are, those without boxes too.
-    """
-
-    boxes: Float[np.ndarray, "n 4"]
-    classes: Int[np.ndarray, " n"]
-    image: Int[np.ndarray, " n"]
-    images: int
+    boxes: Float[np.ndarray, "n 4"]  # xyxy, those of one image in one unit, with finite coordinates
+    classes: Int[np.ndarray, " n"]  # class numbers from 0, or `NO_CLASS`
+    image: Int[np.ndarray, " n"]  # the image of each box, from 0, never falling
+    images: int  # how many images there are, those without boxes too
 
     def __len__(self) -> int:
         return len(self.boxes)

@@ -33,17 +33,11 @@ _SHOWN = 50  # columns in a message
 
 
 class TableRow(NamedTuple):
-    """One row.
+    """One row."""
 
-    Attributes:
-        cells: by column name; of a broken row those that could be read, others "".
-        where: file and line.
-        fault: why the row cannot be used, None where it can be read.
-    """
-
-    cells: Mapping[str, str]
-    where: str
-    fault: Unusable | None
+    cells: Mapping[str, str]  # by column name; of a broken row those that could be read, others ""
+    where: str  # file and line
+    fault: Unusable | None  # why the row cannot be used, None where it can be read
 
 
 def read_table(

@@ -37,21 +37,13 @@ _ROUNDING = 0.5 + 1e-3
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong.
+    """One thing that is wrong."""
 
-    Attributes:
-        reason: a key of `quality.REASONS`.
-        item: the question id; empty where there is none.
-        where: file and line.
-        field: of the record, dotted.
-        found: what was there, and what was expected.
-    """
-
-    reason: str
-    item: str
-    where: str
-    field: str
-    found: str
+    reason: str  # a key of `quality.REASONS`
+    item: str  # the question id; empty where there is none
+    where: str  # file and line
+    field: str  # of the record, dotted
+    found: str  # what was there, and what was expected
 
 
 @dataclasses.dataclass(frozen=True)

@@ -238,34 +238,21 @@ Key = TypeVar("Key", bound=Hashable)
 
 @dataclasses.dataclass(frozen=True)
 class GivenBox(Generic[Key]):
-    """A box as a source has it.
+    """A box as a source has it."""
 
-    Attributes:
-        key: what tells it from others.
-        box: pixels, (x_min, y_min, x_max, y_max).
-        image_hw: the image's (height, width), None where it is not known.
-        label: whose it is, for messages.
-    """
-
-    key: Key
-    box: PixelBox
-    image_hw: tuple[int, int] | None
-    label: str
+    key: Key  # what tells it from others
+    box: PixelBox  # pixels, (x_min, y_min, x_max, y_max)
+    image_hw: tuple[int, int] | None  # the image's (height, width), None where it is not known
+    label: str  # whose it is, for messages
 
 
 @dataclasses.dataclass(frozen=True)
 class FittedBoxes(Generic[Key]):
-    """Every given box is in `boxes` or in `faults`.
+    """Every given box is in `boxes` or in `faults`."""
 
-    Attributes:
-        boxes: those that lie on their images.
-        cut: which of them were cut.
-        faults: those left out, and why.
-    """
-
-    boxes: dict[Key, PixelBox]
-    cut: set[Key]
-    faults: dict[Key, Unusable]
+    boxes: dict[Key, PixelBox]  # those that lie on their images
+    cut: set[Key]  # which of them were cut
+    faults: dict[Key, Unusable]  # those left out, and why
 
 
 def cut_box(box: PixelBox, image_hw: tuple[float, float] | None, label: str = "") -> PixelBox:

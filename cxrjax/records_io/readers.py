@@ -43,16 +43,12 @@ _DECIMALS = 2  # of a pixel: tables need no more
 
 @dataclasses.dataclass(frozen=True)
 class MergeMode:
-    """A mode with its argument.
-
-    Attributes:
-        iou: where boxes count as one lesion's; None where the mode does not merge.
-        rad_id: whose boxes, for `reader`.
-    """
+    """A mode with its argument."""
 
     name: str
+    # Where boxes count as one lesion's; None where the mode does not merge.
     iou: float | None = None
-    rad_id: str | None = None
+    rad_id: str | None = None  # whose boxes, for `reader`
 
 
 def parse_mode(text: str) -> MergeMode:

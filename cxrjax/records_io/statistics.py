@@ -11,16 +11,12 @@ from cxrjax.records import QARecord
 
 @dataclasses.dataclass(frozen=True)
 class Published:
-    """A published figure that a count is compared with.
+    """A published figure that a count is compared with."""
 
-    Attributes:
-        value: the figure, or (lowest, highest) where a range is printed; None where the note alone
-            matters.
-        note: where it is printed, and what to know about the comparison.
-    """
-
+    # The figure, or (lowest, highest) where a range is printed; None where the note alone
+    # matters.
     value: float | tuple[float, float] | None
-    note: str
+    note: str  # where it is printed, and what to know about the comparison
 
 
 def load_statistics(package: str) -> dict[str, Any]:

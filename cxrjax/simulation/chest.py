@@ -23,27 +23,17 @@ _LARGEST_STEP = 2
 
 @dataclasses.dataclass(frozen=True)
 class Chest:
-    """One frontal radiograph with its anatomy; all in pixels of the image.
+    """One frontal radiograph with its anatomy; all in pixels of the image."""
 
-    Attributes:
-        grey: 0 black to 1 white, float32 [h, w].
-        lungs: side (RIGHT and LEFT of the patient) -> mask, the part behind the heart included.
-        middle: x of the midline in each row.
-        hearts: side -> x of the border of heart and mediastinum in each row.
-        free: soft mask of lung without overlying structures, 0 to 1.
-        size: height of a lung; lengths of lesions are fractions of it.
-        texture: local standard deviation of the grey levels about their local mean.
-        sharpness: standard deviation of a Gaussian that blurs white noise to this film's grain.
-    """
-
-    grey: Field
+    grey: Field  # 0 black to 1 white, float32 [h, w]
+    # Side (RIGHT and LEFT of the patient) -> mask, the part behind the heart included.
     lungs: dict[int, Mask]
-    middle: Row
-    hearts: dict[int, Row]
-    free: Field
-    size: float
-    texture: Field
-    sharpness: float
+    middle: Row  # x of the midline in each row
+    hearts: dict[int, Row]  # side -> x of the border of heart and mediastinum in each row
+    free: Field  # soft mask of lung without overlying structures, 0 to 1
+    size: float  # height of a lung; lengths of lesions are fractions of it
+    texture: Field  # local standard deviation of the grey levels about their local mean
+    sharpness: float  # standard deviation of a Gaussian that blurs white noise to this film's grain
 
     @property
     def lung(self) -> Mask:

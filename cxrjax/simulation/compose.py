@@ -49,17 +49,12 @@ _TRIES = 10
 
 @dataclasses.dataclass(frozen=True)
 class Lesion:
-    """One simulated lesion.
-
-    Attributes:
-        kind: form of the class, "" where there is only one.
-        box: pixels, (x_min, y_min, x_max, y_max).
-        contrast_to_noise: mean change of its core over the texture there; None of a warped organ.
-    """
+    """One simulated lesion."""
 
     label: str
-    kind: str
-    box: tuple[int, int, int, int]
+    kind: str  # form of the class, "" where there is only one
+    box: tuple[int, int, int, int]  # pixels, (x_min, y_min, x_max, y_max)
+    # Mean change of its core over the texture there; None of a warped organ.
     contrast_to_noise: float | None
 
 

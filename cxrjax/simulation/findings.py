@@ -36,16 +36,11 @@ _STRENGTH = {1: (0.68, 0.95), 2: (0.8, 1.08), 3: (0.92, 1.2)}
 
 @dataclasses.dataclass(frozen=True)
 class Presence:
-    """One class on one image.
-
-    Attributes:
-        votes: number of the three readers who see it.
-        strengths: conspicuity of each lesion, about 1.
-    """
+    """One class on one image."""
 
     label: str
-    votes: int
-    strengths: tuple[float, ...]
+    votes: int  # number of the three readers who see it
+    strengths: tuple[float, ...]  # conspicuity of each lesion, about 1
 
 
 @functools.cache

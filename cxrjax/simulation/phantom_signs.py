@@ -22,18 +22,14 @@ class Scene:
     """Phantom on which signs are placed.
 
     Places are chosen from outlines, never from pixels: the same at every size of the image.
-
-    Attributes:
-        lung: soft mask of both lung fields, parts behind heart and vessels included.
-        free: 1 where aerated lung shows, 0 behind heart, mediastinum and diaphragm.
-        taken: rectangles of the signs so far, (x0, y0, x1, y1) in body coordinates.
     """
 
     canvas: Canvas
     patient: Patient
-    lung: Field
-    free: Field
+    lung: Field  # soft mask of both lung fields, parts behind heart and vessels included
+    free: Field  # 1 where aerated lung shows, 0 behind heart, mediastinum and diaphragm
     rng: np.random.Generator
+    # Rectangles of the signs so far, (x0, y0, x1, y1) in body coordinates.
     taken: list[tuple[float, float, float, float]] = dataclasses.field(default_factory=list)
 
     def half(self, mask: Field, side: int, window: Window) -> Field:

@@ -44,19 +44,13 @@ class Phantom(SimulatedImage):
 
 @dataclasses.dataclass(frozen=True)
 class Painting:
-    """Densities before film and noise, in parts that can be left out one by one.
-
-    Attributes:
-        base: everything but findings, heart and arch included where they are normal.
-        markings: lung vessels and texture, which a pneumothorax removes.
-        signs: the findings in the order of their boxes.
-    """
+    """Densities before film and noise, in parts that can be left out one by one."""
 
     patient: Patient
     canvas: Canvas
-    base: Field
-    markings: Field
-    signs: list[Sign]
+    base: Field  # everything but findings, heart and arch included where they are normal
+    markings: Field  # lung vessels and texture, which a pneumothorax removes
+    signs: list[Sign]  # the findings in the order of their boxes
 
     def density(self, without: int | None = None) -> Field:
         """Sums all parts, or all but one sign."""

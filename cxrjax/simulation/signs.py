@@ -16,22 +16,14 @@ from cxrjax.simulation.findings import ReaderFinding
 
 @dataclasses.dataclass(frozen=True)
 class Sign:
-    """A sign on a window of the image.
-
-    Attributes:
-        weight: share of the sign at each pixel, 0 to 1; nothing changes where it is 0.
-        added: density, or attenuation relative to its maximum.
-        kind: form of the class ("mass", "hiatal hernia"), "" where there is only one.
-        veil: share of the lung's markings that vanish, 0 to 1; None: none.
-        tissue: grey value that it fills up to; None: that of the heart.
-    """
+    """A sign on a window of the image."""
 
     window: Window
-    weight: Field
-    added: Field
-    kind: str = ""
-    veil: Field | None = None
-    tissue: float | None = None
+    weight: Field  # share of the sign at each pixel, 0 to 1; nothing changes where it is 0
+    added: Field  # density, or attenuation relative to its maximum
+    kind: str = ""  # form of the class ("mass", "hiatal hernia"), "" where there is only one
+    veil: Field | None = None  # share of the lung's markings that vanish, 0 to 1; None: none
+    tissue: float | None = None  # grey value that it fills up to; None: that of the heart
     label: str = ""
 
     @classmethod
@@ -49,18 +41,12 @@ class Sign:
 
 @dataclasses.dataclass(frozen=True)
 class SimulatedImage:
-    """An image with its ground truth.
+    """An image with its ground truth."""
 
-    Attributes:
-        image: grey values, bone bright.
-        labels: class of each box, VinDr-CXR's names.
-        boxes: (x_min, y_min, x_max, y_max) as fractions of the image.
-        readers: reader id -> (label, box) of each finding that the reader marked.
-    """
-
-    image: UInt8[np.ndarray, "h w"]
-    labels: list[str]
-    boxes: Float[np.ndarray, "n 4"]
+    image: UInt8[np.ndarray, "h w"]  # grey values, bone bright
+    labels: list[str]  # class of each box, VinDr-CXR's names
+    boxes: Float[np.ndarray, "n 4"]  # (x_min, y_min, x_max, y_max) as fractions of the image
+    # Reader id -> (label, box) of each finding that the reader marked.
     readers: dict[str, list[ReaderFinding]]
 
 

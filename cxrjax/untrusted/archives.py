@@ -229,16 +229,11 @@ def open_gzip(packed: str | Path | bytes) -> io.BufferedReader:
 
 
 class TarMember(NamedTuple):
-    """A member of a tar that is no folder.
-
-    Attributes:
-        content: its bytes; b"" where there is a fault.
-        fault: why it is not read: a link, a device, too large, a bad name.
-    """
+    """A member of a tar that is no folder."""
 
     name: str
-    content: bytes
-    fault: str | None
+    content: bytes  # its bytes; b"" where there is a fault
+    fault: str | None  # why it is not read: a link, a device, too large, a bad name
 
 
 def read_tar(packed: str | Path | bytes, most: int, ending: str) -> Iterator[TarMember]:

@@ -8,18 +8,12 @@ from cxrjax.untrusted.names import shown, shown_value
 
 
 class Rule(NamedTuple):
-    """Allowed values of a key: those listed in `values`, or those that another field describes.
-
-    Attributes:
-        most: a number above 0 up to this; a whole one where this is.
-        keys: an object with these.
-        items: a list of these, at most 1,000.
-    """
+    """Allowed values of a key: those listed in `values`, or those that another field describes."""
 
     values: tuple[Any, ...] = ()
-    most: int | float | None = None
-    keys: Mapping[str, "Rule"] | None = None
-    items: tuple[Any, ...] | None = None
+    most: int | float | None = None  # a number above 0 up to this; a whole one where this is
+    keys: Mapping[str, "Rule"] | None = None  # an object with these
+    items: tuple[Any, ...] | None = None  # a list of these, at most 1,000
 
     def allows(self, value: Any) -> bool:
         """Returns whether a value is allowed; objects are left to the caller."""

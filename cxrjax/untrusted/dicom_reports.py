@@ -29,18 +29,12 @@ _WITH_POINTS = ("POINT", "MULTIPOINT", "POLYLINE", "CIRCLE", "ELLIPSE")
 
 
 class ReportRegion(NamedTuple):
-    """A region on an image.
-
-    Attributes:
-        kind: DICOM's graphic type.
-        points: (column, row) in pixels.
-        label: the meaning of its group's finding, else its tracking identifier; "" of neither.
-    """
+    """A region on an image."""
 
     image_uid: str
-    kind: str
-    points: list[tuple[float, float]]
-    label: str
+    kind: str  # DICOM's graphic type
+    points: list[tuple[float, float]]  # (column, row) in pixels
+    label: str  # the meaning of its group's finding, else its tracking identifier; "" of neither
 
 
 class Report(NamedTuple):

@@ -46,18 +46,12 @@ _GGUF_NUMBERS = dict(zip((0, 1, 2, 3, 4, 5, 6, 7, 10, 11, 12), "BbHhIif?QqdK", s
 
 
 class Stored(NamedTuple):
-    """A tensor in a file.
-
-    Attributes:
-        dtype: the format's own name or number of it.
-        shape: outermost axis first.
-        start: of its bytes in the file.
-    """
+    """A tensor in a file."""
 
     name: str
-    dtype: Any
-    shape: tuple[int, ...]
-    start: int
+    dtype: Any  # the format's own name or number of it
+    shape: tuple[int, ...]  # outermost axis first
+    start: int  # of its bytes in the file
 
 
 def read_safetensors_header(path: Path) -> tuple[dict[str, Stored], dict[str, str]]:
@@ -142,15 +136,10 @@ def _check_name(name: str) -> None:
 
 
 class GGUFHeader(NamedTuple):
-    """Header of a GGUF file: metadata and the table of tensors.
+    """Header of a GGUF file: metadata and the table of tensors."""
 
-    Attributes:
-        metadata: by key: numbers, texts, arrays of numbers and lists of texts.
-        tensors: by name, in the file's order; `dtype` is GGML's number of a type.
-    """
-
-    metadata: dict[str, Any]
-    tensors: dict[str, Stored]
+    metadata: dict[str, Any]  # by key: numbers, texts, arrays of numbers and lists of texts
+    tensors: dict[str, Stored]  # by name, in the file's order; `dtype` is GGML's number of a type
 
 
 def read_gguf_header(path: Path, block_sizes: Mapping[int, tuple[int, int]]) -> GGUFHeader:

@@ -70,22 +70,15 @@ class AnswerBox(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Answered:
-    """A model's answer as generated.
-
-    Attributes:
-        reason: what a format that gives reasons has after the answer.
-        probability: of the whole answer, the product of its tokens'.
-        token_probability: their geometric mean.
-        parse: `ok`, or a failure category of cxrjax/codecs/base.py.
-    """
+    """A model's answer as generated."""
 
     text: str
-    reason: str
+    reason: str  # what a format that gives reasons has after the answer
     boxes: tuple[AnswerBox, ...]
     tokens: tuple[Token, ...]
-    probability: float
-    token_probability: float
-    parse: str
+    probability: float  # of the whole answer, the product of its tokens'
+    token_probability: float  # their geometric mean
+    parse: str  # `ok`, or a failure category of cxrjax/codecs/base.py
 
     @property
     def words_probability(self) -> float:

@@ -61,17 +61,12 @@ def upload_at(folder: Path, told: object, most_bytes: int) -> Path | None:
 
 @dataclasses.dataclass
 class Gate:
-    """Stands before Gradio, behind a `Guard`.
-
-    Attributes:
-        uploads: folder of what Gradio keeps.
-        most_bytes: of an upload; all together may have ten times that.
-    """
+    """Stands before Gradio, behind a `Guard`."""
 
     app: ASGIApp
     blocks: Any
-    uploads: Path
-    most_bytes: int
+    uploads: Path  # folder of what Gradio keeps
+    most_bytes: int  # of an upload; all together may have ten times that
     _coming: int = 0
 
     def __post_init__(self) -> None:

@@ -70,17 +70,13 @@ class Work:
 
 @dataclasses.dataclass(frozen=True)
 class Program:
-    """Result of `read_program`: all that runs on its own, fused matrix products counted in.
-
-    Attributes:
-        unknown_loops: loops whose trip count the text does not tell; their bodies count once.
-        kernels: runs of hand-written kernels (Pallas, cuDNN's attention), whose products the text
-            does not show.
-    """
+    """Result of `read_program`: all that runs on its own, fused matrix products counted in."""
 
     work: tuple[Work, ...]
     collectives: tuple[Collective, ...]
-    unknown_loops: int
+    unknown_loops: int  # loops whose trip count the text does not tell; their bodies count once
+    # Runs of hand-written kernels (Pallas, cuDNN's attention), whose products the text does
+    # not show.
     kernels: int = 0
 
     @property

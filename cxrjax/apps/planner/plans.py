@@ -71,20 +71,14 @@ class Measured:
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """One configuration on one slice, measured by the compiler or guessed by formula.
-
-    Attributes:
-        flops: of a step, by part, all chips together.
-        measured: None where nothing was compiled.
-        decode: of prefill and decode loop; None if not requested.
-    """
+    """One configuration on one slice, measured by the compiler or guessed by formula."""
 
     config: ExperimentConfig
     topology: Topology
-    flops: dict[str, Flops]
-    measured: Measured | None
+    flops: dict[str, Flops]  # of a step, by part, all chips together
+    measured: Measured | None  # None where nothing was compiled
     guess: Guess | None
-    decode: Measured | None = None
+    decode: Measured | None = None  # of prefill and decode loop; None if not requested
 
     def __str__(self) -> str:
         from cxrjax.apps.planner.describe import describe  # which reads plans

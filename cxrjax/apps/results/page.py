@@ -57,31 +57,23 @@ _FOLDER_POLICY = _POLICY + "script-src 'unsafe-inline' 'self' file:; img-src 'se
 
 @dataclass(frozen=True)
 class Inputs:
-    """Contents and files that the page is made of.
+    """Contents and files that the page is made of."""
 
-    Attributes:
-        metrics: content of metrics.json: `{system: {protocol: {metric: {value, ...}}}}`.
-        references: records with answers (JSON Lines).
-        predictions: system -> its predictions file.
-        image_root: folder that the records' `image_path` starts from.
-        tables: content of tables.md, by what it is headed with ("" for none).
-        curves: content of curves.json.
-        comparisons: content of comparisons.json.
-        training_log: metrics.jsonl of the training, or None (the page then says so).
-        notes: what no file says: `classes_seen_by_base` (marked in tables by class), `remarks`
-            (sentences printed under the title), `run` (content of run.json), `score` (of
-            score.json: how the figures came about), `missing` (optional files that were looked for
-            and not found).
-    """
-
+    # Content of metrics.json: `{system: {protocol: {metric: {value, ...}}}}`.
     metrics: Mapping[str, Any]
-    references: Path
-    predictions: Mapping[str, Path]
-    image_root: Path
+    references: Path  # records with answers (JSON Lines)
+    predictions: Mapping[str, Path]  # system -> its predictions file
+    image_root: Path  # folder that the records' `image_path` starts from
+    # Content of tables.md, by what it is headed with ("" for none).
     tables: Mapping[str, str] = field(default_factory=dict)
-    curves: Mapping[str, Any] = field(default_factory=dict)
-    comparisons: Sequence[Mapping[str, Any]] = ()
+    curves: Mapping[str, Any] = field(default_factory=dict)  # content of curves.json
+    comparisons: Sequence[Mapping[str, Any]] = ()  # content of comparisons.json
+    # Metrics.jsonl of the training, or None (the page then says so).
     training_log: Path | None = None
+    # What no file says: `classes_seen_by_base` (marked in tables by class), `remarks`
+    # (sentences printed under the title), `run` (content of run.json), `score` (of
+    # score.json: how the figures came about), `missing` (optional files that were looked for
+    # and not found).
     notes: Mapping[str, Any] = field(default_factory=dict)
 
 

@@ -58,17 +58,12 @@ class Correction(pydantic.BaseModel):
 
 @dataclasses.dataclass(frozen=True)
 class Correctable:
-    """Limits that a correction of one question is validated against.
+    """Limits that a correction of one question is validated against."""
 
-    Attributes:
-        image_hw: (height, width) of the boxes' frame; None if there is no image.
-        boxes: number of boxes in the record.
-        classes: the only classes that its data set allows; empty: any.
-    """
-
+    # (height, width) of the boxes' frame; None if there is no image.
     image_hw: tuple[int, int] | None
-    boxes: int
-    classes: Sequence[str] = ()
+    boxes: int  # number of boxes in the record
+    classes: Sequence[str] = ()  # the only classes that its data set allows; empty: any
     options: ChosenOptions | None = None
 
     def read(self, text: str) -> Correction:

@@ -50,18 +50,12 @@ class PredictedLine(NamedTuple):
 
 
 class Queue(NamedTuple):
-    """Questions to review, with the model's answers, the least certain first.
-
-    Attributes:
-        about: question id -> its uncertainty in words.
-        without: number of questions that have no prediction.
-        strange: number of predictions for questions that are not in the records.
-    """
+    """Questions to review, with the model's answers, the least certain first."""
 
     sample: list[QARecord]
-    about: dict[str, str]
-    without: int
-    strange: int
+    about: dict[str, str]  # question id -> its uncertainty in words
+    without: int  # number of questions that have no prediction
+    strange: int  # number of predictions for questions that are not in the records
 
 
 def read_lines(path: Path) -> dict[str, PredictedLine]:

@@ -175,20 +175,13 @@ def draw_sample(flags: ReviewFlags) -> None:
 
 
 class _Drawn(NamedTuple):
-    """A review's questions.
+    """A review's questions."""
 
-    Attributes:
-        records: the set that they were drawn from.
-        sample: with the answers to review, which may be a model's.
-        root: what image paths are relative to.
-        about: question id -> what the page says of it.
-        own: question id -> the record with the set's own answer, where the one to review is not it.
-    """
-
-    records: list[QARecord]
-    sample: list[QARecord]
-    root: Path
-    about: dict[str, str]
+    records: list[QARecord]  # the set that they were drawn from
+    sample: list[QARecord]  # with the answers to review, which may be a model's
+    root: Path  # what image paths are relative to
+    about: dict[str, str]  # question id -> what the page says of it
+    # Question id -> the record with the set's own answer, where the one to review is not it.
     own: dict[str, QARecord]
 
 

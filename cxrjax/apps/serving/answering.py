@@ -63,24 +63,16 @@ class AskedQuestion:
 
 @dataclasses.dataclass(frozen=True)
 class Wish:
-    """Requested properties of an answer.
+    """Requested properties of an answer."""
 
-    Attributes:
-        limit: at most so many tokens; None: the model's limit.
-        form: one of `FORMS`; None: the model's own.
-        stop: texts at which an answer ends; they are not part of it.
-        top: number of the likeliest tokens to return at each position.
-        watched: tokens are streamed to the client.
-    """
-
-    limit: int | None = None
+    limit: int | None = None  # at most so many tokens; None: the model's limit
     temperature: float | None = None
     top_p: float = 1.0
     seed: int = 0
-    form: str | None = None
-    stop: tuple[str, ...] = ()
-    top: int = 0
-    watched: bool = False
+    form: str | None = None  # one of `FORMS`; None: the model's own
+    stop: tuple[str, ...] = ()  # texts at which an answer ends; they are not part of it
+    top: int = 0  # number of the likeliest tokens to return at each position
+    watched: bool = False  # tokens are streamed to the client
 
 
 @dataclasses.dataclass(frozen=True)

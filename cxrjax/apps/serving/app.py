@@ -72,20 +72,15 @@ class GroundRequest(Form):
 
 @dataclasses.dataclass
 class ModelServer:
-    """Application that answers requests, by default by the first model.
-
-    Attributes:
-        seconds: timeout of an answer.
-        most_bytes: limit of the bodies held in memory at a time.
-    """
+    """Application that answers requests, by default by the first model."""
 
     engine: Engine
     models: Mapping[str, NamedModel]
     uploads: Uploads
     metrics: ServerMetrics
-    seconds: float
+    seconds: float  # timeout of an answer
 
-    most_bytes: int
+    most_bytes: int  # limit of the bodies held in memory at a time
 
     def __post_init__(self) -> None:
         self._decoders = anyio.CapacityLimiter(_DECODERS)

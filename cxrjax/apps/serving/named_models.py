@@ -39,28 +39,20 @@ _SHORT = (16, 32)
 
 @dataclasses.dataclass(frozen=True)
 class NamedModel:
-    """A model as requests name it.
-
-    Attributes:
-        strategy: how it decodes where a request says nothing.
-        start: where its own grammar begins.
-        free: it has none.
-        forms: where the grammars of `FORMS` begin, and the fewest tokens of their answers.
-        adapter: its number; 0: none.
-        margins: by which its boxes are made wider; None: as they are.
-    """
+    """A model as requests name it."""
 
     name: str
     tokenizer: Tokenizer
     examples: ExampleConfig
-    strategy: Strategy
-    start: int
-    free: bool
+    strategy: Strategy  # how it decodes where a request says nothing
+    start: int  # where its own grammar begins
+    free: bool  # it has none
+    # Where the grammars of `FORMS` begin, and the fewest tokens of their answers.
     forms: Mapping[str, tuple[int, int]]
     shortest: int
-    adapter: int
+    adapter: int  # its number; 0: none
     sizes: VLMConfig
-    margins: Margins | None = None
+    margins: Margins | None = None  # by which its boxes are made wider; None: as they are
 
     @property
     def needs_finding(self) -> bool:

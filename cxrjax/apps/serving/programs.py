@@ -40,20 +40,13 @@ _RULES = ((r"/(lora/scale|loc_rows)$", None), *TENSOR_RULES)
 
 @dataclasses.dataclass(frozen=True)
 class Shapes:
-    """Static shapes that the programs are compiled for.
+    """Static shapes that the programs are compiled for."""
 
-    Attributes:
-        slots: number of questions answered at a time.
-        buckets: lengths that questions are padded to, ascending.
-        max_answer: tokens of the longest answer, the end token included.
-        images: number of images a question has, 1 or 2.
-        grids: (height, width) of the images, if there are several sizes.
-    """
-
-    slots: int
-    buckets: tuple[int, ...]
-    max_answer: int
-    images: int = 1
+    slots: int  # number of questions answered at a time
+    buckets: tuple[int, ...]  # lengths that questions are padded to, ascending
+    max_answer: int  # tokens of the longest answer, the end token included
+    images: int = 1  # number of images a question has, 1 or 2
+    # (height, width) of the images, if there are several sizes.
     grids: tuple[tuple[int, int], ...] = ()
 
     @property
@@ -64,28 +57,18 @@ class Shapes:
 
 
 class SlotRequest(NamedTuple):
-    """Question of a slot, and its decoding settings.
+    """Question of a slot, and its decoding settings."""
 
-    Attributes:
-        tokens: the prompt, not padded.
-        start: the grammar's start state.
-        free: its answer is not restricted to a grammar.
-        limit: tokens of the answer, the end token included.
-        top_p: mass of the tokens that are sampled from, where `temperature` is above 0.
-        adapter: number of the adapter; 0: none.
-        wants_top: return the likeliest tokens of each step.
-    """
-
-    tokens: Int[np.ndarray, " p"]
-    start: int = 0
-    free: bool = False
-    limit: int = 1
+    tokens: Int[np.ndarray, " p"]  # the prompt, not padded
+    start: int = 0  # the grammar's start state
+    free: bool = False  # its answer is not restricted to a grammar
+    limit: int = 1  # tokens of the answer, the end token included
     temperature: float = 0.0
-    top_p: float = 1.0
+    top_p: float = 1.0  # mass of the tokens that are sampled from, where `temperature` is above 0
     seed: int = 0
     sample: int = 0
-    adapter: int = 0
-    wants_top: bool = False
+    adapter: int = 0  # number of the adapter; 0: none
+    wants_top: bool = False  # return the likeliest tokens of each step
 
 
 class SlotState(NamedTuple):
@@ -113,19 +96,13 @@ class StepTokens(NamedTuple):
 
 
 class ReadImages(NamedTuple):
-    """A context on the devices.
+    """A context on the devices."""
 
-    Attributes:
-        layers: keys and values of each layer; empty where the decoder reads it with the question.
-        features: the tower's; None where there are layers.
-        mask: which tokens are there, where two images have room.
-        image_hw: (height, width) that was read; None within a program.
-    """
-
+    # Keys and values of each layer; empty where the decoder reads it with the question.
     layers: list[tuple[Array, Array]]
-    features: Array | None
-    mask: Array | None
-    image_hw: tuple[int, int] | None = None
+    features: Array | None  # the tower's; None where there are layers
+    mask: Array | None  # which tokens are there, where two images have room
+    image_hw: tuple[int, int] | None = None  # (height, width) that was read; None within a program
 
 
 class Programs:

@@ -32,19 +32,13 @@ _OUTSIDE_LUNG = {"enlarged cardiac silhouette", "tortuous aorta", "hiatal hernia
 
 @dataclasses.dataclass(frozen=True)
 class PhantomFact:
-    """A sentence's statement about one finding.
+    """A sentence's statement about one finding."""
 
-    Attributes:
-        finding: a key of the grammar's findings; None for regions reported as normal.
-        polarity: positive, negative, uncertain or normal.
-        change: new, no change, improved, worsened or None.
-    """
-
-    finding: str | None
-    polarity: str
+    finding: str | None  # a key of the grammar's findings; None for regions reported as normal
+    polarity: str  # positive, negative, uncertain or normal
     regions: tuple[str, ...]
     severity: str | None = None
-    change: str | None = None
+    change: str | None = None  # new, no change, improved, worsened or None
     lesions: tuple[int, ...] = ()
 
 

@@ -132,24 +132,15 @@ _CHANGED = 1.3
 
 @dataclasses.dataclass(frozen=True)
 class Item:
-    """Lesions of one term on one side, which share a sentence.
-
-    Attributes:
-        side: "right", "left" or "" for the midline.
-        regions: Chest ImaGenome's names of the place in the sentence.
-        places: wordings of the place, each meaning `regions`.
-        severity: None where the term has no degrees.
-        area: share of the image in the lesions' boxes.
-        lesions: their numbers.
-    """
+    """Lesions of one term on one side, which share a sentence."""
 
     term: str
-    side: str
-    regions: tuple[str, ...]
-    places: tuple[str, ...]
-    severity: str | None
-    area: float
-    lesions: tuple[int, ...]
+    side: str  # "right", "left" or "" for the midline
+    regions: tuple[str, ...]  # Chest ImaGenome's names of the place in the sentence
+    places: tuple[str, ...]  # wordings of the place, each meaning `regions`
+    severity: str | None  # None where the term has no degrees
+    area: float  # share of the image in the lesions' boxes
+    lesions: tuple[int, ...]  # their numbers
 
 
 def items(lesions: Sequence[RenderedLesion], body: Patient) -> list[Item]:
