@@ -21,7 +21,7 @@ from cxrjax.radiology_text.items import NamedItem, Topic, find_items, is_device
 from cxrjax.radiology_text.places import find_places, is_midline, side_name, without_corrected
 from cxrjax.radiology_text.rules import load_grammar
 from cxrjax.radiology_text.scope import judge, without_insertions
-from cxrjax.radiology_text.unread import unread_items
+from cxrjax.radiology_text.unread import UnreadWords, unread_items
 
 _PLAIN = ("definite", "obvious", "convincing")
 _LARGE = ("moderate", "severe", "large")
@@ -148,9 +148,14 @@ class _Parse:
             if item.names and item.statement is None
         ]
         read = self.taken.union(told, *(range(c.first, c.last) for c in self.cues))
-        unread = unread_items(tokens, items, plain, self.clauses, read, self.english, self.said)
-        for n, words in unread.items():
-            judged[n] = Judgement("uncertain", "possible", reason="unread", cue=words)
+        words = UnreadWords(tokens, read, self.english, self.said)
+        unread = unread_items(words, items, plain, self.clauses)
+        for n, (item, judgement) in enumerate(zip(items, judged, strict=True)):
+            denied = judgement.status == "absent" and item.names and item.statement is None
+            if denied and judgement.cue and words.is_denied(item, judgement.cue):
+                unread[n] = judgement.cue
+        for n, cue in unread.items():
+            judged[n] = Judgement("uncertain", "possible", reason="unread", cue=cue)
         if _COMPARISON.match(self.text):
             self.judged = [Judgement("uncertain", "possible", "past") for _ in items]
 

@@ -1,4 +1,8 @@
-"""Findings under a predicate that the grammar does not know, which are not asserted."""
+"""Findings under a word that nothing here knows, which are not asserted.
+
+An unknown verb, adjective or noun may turn round what is said ("the nodule evaporates", "a dearth
+of nodules"), so that whatever stands under one is left open.
+"""
 
 import functools
 from collections.abc import Sequence
@@ -7,15 +11,27 @@ from cxrjax.radiology_text.english import Words
 from cxrjax.radiology_text.items import NamedItem
 from cxrjax.radiology_text.lexicon import English, word_set
 
-_AUXILIARIES = word_set("auxiliaries")
-_GOVERNORS = word_set("governors")
-_NEGATORS = frozenset(("not", "never", "cannot"))
+_AUXILIARIES, _GOVERNORS, _PREPOSITIONS, _TRACES = map(
+    word_set, ("auxiliaries", "governors", "prepositions", "traces")
+)
+_NEGATORS = frozenset(("not", "never", "cannot", "nothing", "nobody", "none"))
+_DENIALS = _NEGATORS | {"no", "without"}
+_ELLIPTIC = frozenset(("do", "doe", "did", "will", "would", "could", "can"))
 # Behind a verb that governs the rest of its clause.
 _COMPLEMENTS = word_set("complements")
 # Behind the plural of a noun, rather than a verb.
-_BEHIND_NOUNS = _AUXILIARIES | word_set("prepositions")
+_BEHIND_NOUNS = _AUXILIARIES | _PREPOSITIONS
 _BEHIND_NOUNS |= {"", "with", "and", "or", "for", ",", ".", ":", "(", ")"}
 _MARKS = frozenset(",;:()/")
+_STOPS = _AUXILIARIES | _MARKS
+_ADJECTIVES = ("ic", "ous", "al", "ed", "ar")
+_JOINED = frozenset((",", "or", "nor", "and", "/", ":"))
+# May stand between a negator and what it denies.
+_ADVERBS = word_set("adverbs")
+_ARTICLES = frozenset(("a", "an", "the"))
+_BEFORE_NOUN = _ARTICLES | {"any", "this", "that", "left", "right", "bilateral", "small", "large"}
+_OF = frozenset(("of", "for", "against", "from", "to", "before"))
+_ADVERBIAL = _OF | _PREPOSITIONS | {"after", "following", "with", "by", "since"}
 
 
 @functools.cache
@@ -28,87 +44,133 @@ def _known(english: English) -> frozenset[str]:
     )  # fmt: skip
     times = {word for phrase, _ in english.times.phrases() for word in phrase}
     words = {word for phrase in phrases for word in phrase}
-    return frozenset(words | times | word_set("properties") | word_set("affirming"))
+    named = (word_set(name) for name in ("properties", "affirming", "amounts"))
+    return frozenset(words | times | _PREPOSITIONS | _AUXILIARIES | _MARKS).union(*named)
 
 
-def unread_predicate(
-    tokens: Words,
-    item: NamedItem,
-    clause: tuple[int, int],
-    read: frozenset[int],
-    english: English,
-    text: str,
-) -> tuple[int, int] | None:
-    """Returns the words of a predicate over an item that no cue has read and nothing here knows.
+class UnreadWords:
+    """The words of a sentence that neither its cues and items nor the vocabulary account for.
 
     Args:
-        clause: the item's.
         read: places that cues, items and words of change take.
         text: the sentence's.
     """
-    known = _known(english)
 
-    def is_known(place: int) -> bool:
-        form = tokens.forms[place]
+    def __init__(self, tokens: Words, read: frozenset[int], english: English, text: str) -> None:
+        self._tokens, self._read, self._text = tokens, read, text
+        self._known = _known(english)
+
+    def _is_new(self, place: int) -> bool:
+        form = self._tokens.form(place)
+        return not (
+            place in self._read or form in self._known or not form.isalpha() or form.endswith("ly")
+        )
+
+    def over(self, item: NamedItem, begin: int, end: int) -> tuple[int, int] | None:
+        """Words of a predicate over an item between two places that nothing here knows."""
+        first = min(item.own)
         return (
-            place in read or form in known or not form.isalpha() or form.endswith("ly")
-            or form in _MARKS or form in _AUXILIARIES
-        )  # fmt: skip
+            self._governor(begin, first)
+            or self._denied(begin, end)
+            or self._before(begin, first - 1)
+            or self._behind(item.last, end)
+        )
 
-    begin, end = clause
-    for place in range(begin, min(item.own) - 1):
-        ahead = place + 1
-        while ahead < min(item.own) and tokens.forms[ahead].endswith("ly"):
-            ahead += 1
-        governs = tokens.forms[place] in _GOVERNORS and place not in read
-        if place > begin and ahead == place + 1 and tokens.forms[ahead] in _COMPLEMENTS:
-            governs, ahead = governs or _is_third_person(tokens, place, text), place
-        if governs and ahead < min(item.own) and not is_known(ahead):
-            return place, ahead + 1
-    for place in range(item.last, end - 1):
-        denies = tokens.forms[place] in _NEGATORS and tokens.forms[place - 1] in _AUXILIARIES
-        if denies and place + 1 not in read and not is_known(place + 1):
-            return place, place + 2
-    place = item.last
-    while (
-        place < end
-        and (place in read or tokens.forms[place] in known)
-        and (tokens.forms[place] not in _AUXILIARIES)
-    ):
-        place += 1
-    first = place
-    while place < end and tokens.forms[place] in _AUXILIARIES:
-        place += 1
-    acts = place < end and first == place and _is_third_person(tokens, place, text)
-    acts = acts and tokens.form(place + 1) not in _BEHIND_NOUNS
-    if place < end and (first < place or acts) and first not in read and not is_known(place):
-        return first, place + 1
-    return None
+    def _governor(self, begin: int, first: int) -> tuple[int, int] | None:
+        """A verb with its subject: "I dispute a nodule", "the film argues against a nodule"."""
+        forms = self._tokens.forms
+        for place in range(begin, first - 1):
+            ahead = place + 1
+            while ahead < first and forms[ahead].endswith("ly"):
+                ahead += 1
+            governs = forms[place] in _GOVERNORS and place not in self._read
+            if place > begin and ahead == place + 1 and forms[ahead] in _COMPLEMENTS:
+                governs, ahead = governs or self._acts(place), place
+            if governs and ahead < first and self._is_new(ahead):
+                return place, ahead + 1
+        return None
 
+    def _denied(self, begin: int, end: int) -> tuple[int, int] | None:
+        """A denial of a new word, or of nothing: "not suited for", "it does not"."""
+        forms = self._tokens.forms
+        for place in range(begin, end):
+            if forms[place] not in _NEGATORS:
+                continue
+            ahead = place + 1
+            while ahead < end and (forms[ahead] in _ADVERBS or forms[ahead].endswith("ly")):
+                ahead += 1
+            stops = ahead == len(forms) and place > begin and forms[place - 1] in _ELLIPTIC
+            if stops or (ahead < end and self._is_new(ahead)):
+                return place, ahead + 1
+        return None
 
-def _is_third_person(tokens: Words, place: int, text: str) -> bool:
-    """Returns whether a word has the ending of "awaits"."""
-    word = tokens[place]
-    return text[word.start : word.end] == f"{word.lemma}s"
+    def _before(self, begin: int, last: int) -> tuple[int, int] | None:
+        """A noun or verb right before an item: "a dearth of nodules", "has shed the nodule"."""
+        forms, front = self._tokens.forms, last
+        while front > begin and forms[front] in _BEFORE_NOUN:
+            front -= 1
+        if front <= begin or front in self._read:
+            return None
+        if forms[front] in _OF:
+            return (front - 1, front + 1) if self._is_new(front - 1) else None
+        acts = self._acts(front) if front == last else forms[front + 1] in _ARTICLES
+        apart = front - 1 in self._read or _ADVERBIAL & {*forms[max(begin, front - 3) : front]}
+        return (front, front + 1) if acts and not apart and self._is_new(front) else None
+
+    def _behind(self, place: int, end: int) -> tuple[int, int] | None:
+        """A predicate, value or noun behind an item: "nodule evaporates", "nodule clinic"."""
+        forms = self._tokens.forms
+        value = self._tokens.form(place) == ":" and place not in self._read
+        said = self._tokens.form(place + value)
+        # "Fibrotic strands", "effusion tracking upwards"
+        goes_on = said.endswith("ing") or self._tokens.form(place - 1).endswith(_ADJECTIVES)
+        if place + value < end and self._is_new(place + value) and not goes_on:
+            return place, place + value + 1
+        while place < end and not self._is_new(place) and forms[place] not in _STOPS:
+            place += 1
+        first = place
+        while place < end and forms[place] in _AUXILIARIES:
+            place += 1
+        if place >= end or not self._is_new(place):
+            return None
+        acts = self._acts(place) and (
+            self._tokens.form(place + 1) not in _BEHIND_NOUNS or place + 1 == end
+        )
+        return (first, place + 1) if first < place or acts else None
+
+    def _acts(self, place: int) -> bool:
+        """Returns whether a word has the ending of "awaits"."""
+        word = self._tokens[place]
+        return self._text[word.start : word.end] == f"{word.lemma}s"
+
+    def is_denied(self, item: NamedItem, cue: tuple[int, int]) -> bool:
+        """Returns whether a bare negation before an item denies a new word, and so maybe not the
+        item: "does not hide an effusion", "no drainage of the effusion"."""
+        forms, (first, last) = self._tokens.forms, cue
+        gap = range(last, min(item.own))
+        if last - first > 1 or forms[first] not in _DENIALS or _JOINED & {*forms[last : gap.stop]}:
+            return False
+        new = [p for p in gap if self._is_new(p) and forms[p] not in _TRACES]
+        if forms[first] not in ("no", "without"):
+            return bool(new)
+        return any(
+            forms[p + 1] in _OF or (forms[p].endswith("ing") and forms[p + 1] == "the") for p in new
+        )
 
 
 def unread_items(
-    tokens: Words,
+    words: UnreadWords,
     items: Sequence[NamedItem],
     plain: Sequence[int],
     clauses: Sequence[tuple[int, int]],
-    read: frozenset[int],
-    english: English,
-    text: str,
 ) -> dict[int, tuple[int, int]]:
-    """Index of each item of `plain` under an unread predicate -> the predicate's words."""
+    """Index of each item of `plain` under unread words -> those words."""
     found = {}
     for n in plain:
         item = items[n]
-        clause = next(c for c in clauses if c[0] <= item.first < c[1])
+        begin, end = next(c for c in clauses if c[0] <= item.first < c[1])
         others = [one.first for one in items if one.first >= item.last and one is not item]
-        until = min([clause[1], *others])
-        words = unread_predicate(tokens, item, (clause[0], until), read, english, text)
-        if words is not None:
-            found[n] = words
+        over = words.over(item, begin, min([end, *others]))
+        if over is not None:
+            found[n] = over
     return found

@@ -89,6 +89,14 @@ def test_small_words_turn_nothing_round(subtests):
             assert [[one.finding, one.status, one.side or "-"] for one in read] == said
 
 
+def test_what_stands_under_an_unknown_word_is_left_open(subtests):
+    for text in CASES["unknown_words"]:
+        with subtests.test(text):
+            read = READER.read(text)
+            assert [one.finding for one in read] == ["pneumothorax"]
+            assert read[0].status == "uncertain"
+
+
 def test_what_a_sentence_says_again_is_one_assertion():
     [one] = READER.read("The lungs are clear without focal airspace opacity.")
     assert (one.finding, one.status, one.organ) == ("lung opacity", "absent", "lungs")
