@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from cxrjax.apps.annotations import annotation as an
 from cxrjax.apps.annotations.annotation import WORDS, Annotation, Shape
 from cxrjax.apps.annotations.folder import Folder
-from cxrjax.apps.annotations.json_formats import LINES
+from cxrjax.apps.annotations.json_formats import LINES, said_of
 from cxrjax.errors import ForeignError
 from cxrjax.files import read_packaged
 from cxrjax.records_io.quality import Unusable
@@ -198,7 +198,8 @@ def _of_json(one: Any, asked: str, said: an.Stated) -> dict[str, Any]:
     if "box_2d" in one:
         a, b, c, d = (number / 1000 for number in numbers)
         shape = Shape((b, a, d, c), "xyxy", "fractions")
-    return {"label": _named(label or asked, said), "shape": shape}
+    sure = an.number_or_none(said_of(one, "confidence"))
+    return {"label": _named(label or asked, said), "shape": shape, "confidence": sure}
 
 
 def _named(label: str, said: an.Stated) -> str:

@@ -185,7 +185,8 @@ def table(path: Path, folder: Folder, most: int | None = None) -> Rows:
         if not line.strip(f" \t{separator}"):
             continue
         try:
-            cells = next(csv.reader([line], delimiter=separator, strict=True))
+            reader = csv.reader([line], delimiter=separator, skipinitialspace=True, strict=True)
+            cells = next(reader)
         except (csv.Error, StopIteration) as error:
             broken.append((number, f"{error}; is a quote not closed?"))
             continue
@@ -403,7 +404,6 @@ def _read_rows(folder: Folder, where: str, rows: Rows, columns: _Columns) -> an.
             label="" if _is_number(row.get("label", "")) else row.get("label", ""),
             reader=row.get("reader", ""),
             split=split_of(row.get("split", "")),
-            confidence=an.number_or_none(row.get("confidence")),
             image_hw=an.size_of_entry(row.get("image_height"), row.get("image_width")),
             patient=row.get("patient", ""),
             prediction=an.by_model(row.get("source", "")),
@@ -427,14 +427,29 @@ def _read_rows(folder: Folder, where: str, rows: Rows, columns: _Columns) -> an.
             else:
                 marks = _shapes(texts, columns, rows.separator != ",", row.get("label", "x"))
                 marked = _marked(row, marks, columns)
+            beside = _confidences(row, len(marked))
         except Unusable as why:
             yield Rejected(where, about.place, why, about.image, about.label)
             continue
-        for label, shape, confidence in marked:
+        for (label, shape, confidence), sure in zip(marked, beside, strict=True):
             if shape is not None and shape.units is None and not shape.exact:
                 shape = shape._replace(units=units)
-            sure = about.confidence if confidence is None else confidence
+            sure = sure if confidence is None else confidence
             yield dataclasses.replace(about, label=label, shape=shape, confidence=sure)
+
+
+def _confidences(row: Mapping[str, str], count: int) -> list[float | None]:
+    """Confidences of a row's marks: a number or a list in a cell, or among a region's attributes.
+
+    Raises:
+        Unusable: a cell begins as a list or an object, and is none.
+    """
+    cell, label = row.get("confidence", ""), row.get("label", "")
+    if not cell and label.startswith("{"):
+        cell = said_of(value_of_cell(label), "confidence")
+    listed = value_of_cell(cell) if cell.startswith("[") else [cell]
+    numbers = [an.number_or_none(one) for one in listed] or [None]
+    return numbers if len(numbers) == count else numbers[:1] * count
 
 
 def _one_name(cell: str) -> str:
@@ -523,6 +538,7 @@ def _shapes(texts: list[str], columns: _Columns, has_commas: bool, label: str) -
             _Mark(
                 said_of(one, "label") if "label" not in columns.roles else "",
                 shape_of(_ordered(one, columns.order), columns.form),
+                an.number_or_none(said_of(one, "confidence")),
             )
             for one in items
         ]

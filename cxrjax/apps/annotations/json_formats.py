@@ -28,6 +28,7 @@ _MOST_IMAGES = 300_000
 _SAMPLE = 20  # lines or images, of which one has a box
 LINES = (".jsonl", ".ndjson", ".manifest")
 _ABSENT: Any = object()
+_ATTRIBUTES = ("attributes", "region_attributes", "inference")
 # Of CheXlocalize: patient64541_study1_view1_frontal is patient64541/study1/view1_frontal.jpg.
 _CHEXPERT = re.compile(r"(patient\d+)_(study\d+)_(view\w+)")
 
@@ -272,7 +273,7 @@ class _Document:
             by = dataclasses.replace(
                 about, reader=reader or about.reader, label=self._known(region)
             )
-            where = f"{image.place}{'.' * bool(place)}{at}"
+            where = self._at(".".join(filter(None, (place, at))))
             if about is self.file:
                 told = f"a box of image {shown(key)}, which is none of {', '.join(images)}"
                 yield Rejected(by.file, where, Unusable("dangling_id", told))
@@ -331,9 +332,11 @@ class _Document:
         if len(names) != len(boxes):
             told = " and ".join(f"{len(lists[key])} {path}" for key, path in paths.items())
             raise Unusable("invalid_record", f"{told}; expected as many")
+        sure = _confidences(get(one, paths["shape"].rpartition(".")[0]), len(boxes))
         for number, (label, shape) in enumerate(zip(names, boxes, strict=True)):
             of = slots[number] if slots else "?"
-            yield f"[{number}]", {"label": label, "shape": shape, "slot": of}, ""
+            region = {"label": label, "shape": shape, "slot": of, "confidence": sure[number]}
+            yield f"[{number}]", region, ""
 
     def _region(self, one: Any) -> dict[str, Any]:
         layout = self.layout
@@ -422,7 +425,10 @@ def _role(key: str) -> frozenset[str]:
 
 def said_of(one: Any, role: str) -> str:
     """The value under the likeliest of a role's usual names, also among attributes; "" of none."""
-    for fields in (one, get(one, "attributes")):
+    tags = get(one, "tags")
+    named = [tag for tag in tags if isinstance(tag, dict)] if isinstance(tags, list) else []
+    of_tags = {str(tag.get("name")): tag.get("value") for tag in named}
+    for fields in (one, *(get(one, key) for key in _ATTRIBUTES), of_tags):
         found = [
             (WORDS["columns"][role].index(an.plain(key)), str(value))
             for key, value in (fields.items() if isinstance(fields, dict) else ())
@@ -431,6 +437,13 @@ def said_of(one: Any, role: str) -> str:
         if found:
             return min(found)[1]
     return ""
+
+
+def _confidences(one: Any, count: int) -> list[Any]:
+    """The list of so many confidences beside lists of boxes and classes; Nones of none."""
+    lists = ((key, of) for key, of in one.items()) if isinstance(one, dict) else ()
+    found = (of for key, of in lists if "confidence" in _role(str(key)[:100]))
+    return next((of for of in found if isinstance(of, list) and len(of) == count), [None] * count)
 
 
 def _via3(content: dict[str, Any]) -> dict[str, Any]:
@@ -463,8 +476,14 @@ def _sagemaker(content: dict[str, Any]) -> dict[str, Any]:
     jobs = [key for key in content if isinstance(content.get(f"{key}-metadata"), dict)]
     if len(jobs) != 1 or not isinstance(content[jobs[0]], dict):
         raise ForeignError(f"jobs {shown_value(jobs)}; expected one, of boxes")
+    about = content[f"{jobs[0]}-metadata"]
     job = content[jobs[0]] | {"source-ref": content["source-ref"]}
-    return {"images": [job], "class-map": content[f"{jobs[0]}-metadata"].get("class-map", {})}
+    if about.get("human-annotated") == "no":
+        boxes = an.entries(job.get("annotations"), "annotations")
+        job["annotations"] = [
+            one | {"predicted": True} if isinstance(one, dict) else one for one in boxes
+        ]
+    return {"images": [job], "class-map": about.get("class-map", {})}
 
 
 def _encord(content: list[Any]) -> dict[str, Any]:
@@ -576,8 +595,9 @@ def _boxes_of(one: dict[str, Any]) -> list[Any]:
         named = (of for of in listed if of is not boxes and len(of) == len(boxes))
         labels = next((of for of in named if not any(isinstance(x, list) for x in of)), None)
         if labels is not None and any(isinstance(box, list) for box in boxes):
-            pairs = zip(boxes, labels, strict=True)
-            return [{"box": box, "label": label} for box, label in pairs]
+            sure = _confidences(one, len(boxes))
+            of_each = zip(boxes, labels, sure, strict=True)
+            return [{"box": box, "label": label, "confidence": c} for box, label, c in of_each]
     if not listed and not said_of(one, "label"):  # an outline a class, such as of each rib
         named_by_class = {key: v for key, v in one.items() if isinstance(v, list)}
         if named_by_class:

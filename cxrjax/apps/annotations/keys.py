@@ -22,6 +22,7 @@ _NO_AREA = frozenset(WORDS["shapes"]["no_area"])
 _WITHIN: list[str] = WORDS["shapes"]["within"]
 _LONGEST_RUNS = 2_000_000  # characters of a mask in runs
 _MOST_BITMAP = 16_000_000  # bytes
+_MODES: dict[str, Form] = {"0": "xyxy", "1": "xywh"}  # of Detectron2
 _PNG = 24  # bytes up to the sides of a PNG
 
 
@@ -70,6 +71,7 @@ def shape_of(
     if not isinstance(value, dict):
         raise Unusable("bad_box", f"{shown_value(value)}; expected a box")
     kind = value.get("name") if kind is None else kind
+    form = _MODES.get(str(value.get("bbox_mode")), form)
     if isinstance(kind, str) and kind in _NO_AREA:
         raise Unusable("missing_box", f"a {shown(kind)[1:-1]} has no area")
     if "all_points_x" in value:
