@@ -193,6 +193,7 @@ audit: $(VENV)-tools/.installed
 docs: $(VENV)/.installed $(VENV)-docs/.installed
 	$(PY) docs/site/gather.py --out=build/site_source
 	NO_MKDOCS_2_WARNING=1 $(VENV)-docs/bin/mkdocs build --config-file=docs/site/mkdocs.yml
+	$(PY) -m tests.apps.site
 
 lint: $(VENV)/.installed
 	$(VENV)/bin/ruff check .

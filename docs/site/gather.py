@@ -71,7 +71,8 @@ def main() -> None:
     modules = (f"## cxrjax.{name}\n\n::: cxrjax.{name}\n" for name in PUBLIC)
     text = "# Modules\n\nBelow the API. Shapes are jaxtyping's.\n\n" + "\n".join(modules)
     (reference / "modules.md").write_text(text, encoding="utf-8")
-    shutil.copy(Path(__file__).with_name("iframe-worker.js"), out)
+    for name in ("iframe-worker.js", "accessible.css"):
+        shutil.copy(Path(__file__).with_name(name), out)
 
 
 def _copy(path: Path, out: Path) -> None:

@@ -1,0 +1,31 @@
+"""`python -m tests.apps.site`: axe-core on pages of build/site, one of each kind (`make docs`)."""
+
+import shutil
+import sys
+from pathlib import Path
+
+from tests.apps.axe import accessibility_faults
+from tests.apps.chromium import chromium
+
+SITE = Path(__file__).parents[2] / "build/site"
+# The start, tables, signatures, a notebook, code.
+PAGES = ("index", "docs/protocols", "docs/reference/modules", "notebooks/1_tour", "docs/python")
+
+
+def main() -> int:
+    """Prints the violations; the exit code."""
+    if not shutil.which("chromium"):
+        print("Not checked for accessibility: needs Chromium, apt-get install chromium")
+        return 0
+    with chromium() as browser:
+        faults = [
+            f"{page}: {fault}"
+            for page in PAGES
+            for fault in accessibility_faults(browser, (SITE / f"{page}.html").as_uri())
+        ]
+    print("\n".join(faults) or f"axe-core: no violation on {len(PAGES)} pages")
+    return bool(faults)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
