@@ -21,6 +21,7 @@ import argparse
 import collections
 import json
 import random
+import tomllib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -32,7 +33,7 @@ from cxrjax.errors import UserError
 from cxrjax.files import reading
 from cxrjax.flags import add_options, options_of
 from cxrjax.language_model.flags import ClientFlags, client_from_flags
-from cxrjax.papers.gemex.construct.language_model import LanguageModelRefiner, read_prompt
+from cxrjax.papers.gemex.construct.language_model import PROMPT, LanguageModelRefiner
 from cxrjax.papers.gemex.construct.refine import Refiner, RuleRefiner, refine_sentence
 from cxrjax.papers.sources import mimic_tables
 from cxrjax.papers.sources.chest_imagenome import find_scene_graphs, read_reports
@@ -40,7 +41,7 @@ from cxrjax.papers.sources.regions import load_regions
 from cxrjax.papers.sources.report import ImageReport, ReportSentence
 from cxrjax.paths import in_path, out_path
 from cxrjax.records_io.quality import QualityLog
-from cxrjax.untrusted.foreign_files import MIB, read_lines
+from cxrjax.untrusted.foreign_files import MIB, read_lines, read_text
 from cxrjax.untrusted.json_text import parse_object
 
 RULES = {
@@ -153,6 +154,27 @@ def _phantom_labels(row: dict) -> Iterator[LabelledSentence]:
         named = {one for found in by_finding.values() for one in regions.combine(found)}
         label_id = f"{row['study_id']}-{sentence['sentence_id']}"
         yield LabelledSentence(label_id, sentence["text"], frozenset(named), None)
+
+
+def read_prompt(path: Path) -> dict[str, Any]:
+    """A prompt file that is tried before it becomes a version of the package's.
+
+    Raises:
+        UserError: it cannot be read, or has no `[refine] system` with `{regions}`.
+    """
+    try:
+        prompt = tomllib.loads(read_text(path, MIB))
+        written = prompt["refine"]["system"].format(regions="REGIONS")
+    except OSError as error:
+        raise UserError(f"{path}: cannot read the prompt: {error.strerror}") from None
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+        raise UserError(
+            f"{path}: {error}; expected TOML as cxrjax/papers/gemex/construct/{PROMPT}.toml, "
+            "with [refine] system"
+        ) from None
+    if "REGIONS" not in written:
+        raise UserError(f"{path}: [refine] system has no place for {{regions}}")
+    return prompt
 
 
 def accuracy_lines(flags: argparse.Namespace) -> Iterator[str]:

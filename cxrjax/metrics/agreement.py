@@ -1,4 +1,4 @@
-"""Agreement between readers beyond chance: Cohen's and Fleiss' kappa, Krippendorff's alpha, ICC.
+"""Agreement between readers beyond chance: Cohen's and Fleiss' kappa, Krippendorff's alpha.
 
 An undefined value is NaN: kappa where both readers use one and the same level for everything
 (chance agreement is 1), alpha where only one level occurs.
@@ -11,7 +11,6 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
-import scipy.stats
 from jaxtyping import Float, Int, Num
 
 from cxrjax.metrics.bootstrap import Bootstrap, Estimate, Figure, Sums, resample
@@ -183,58 +182,3 @@ def fleiss_kappa(counts: Num[np.ndarray, "items levels"]) -> float:
     if 1 - chance < 1e-12:
         return math.nan
     return (float(by_item.mean()) - chance) / (1 - chance)
-
-
-class RaterAgreement(NamedTuple):
-    """NaN where undefined: fewer than two items, or a rater who gives all the same."""
-
-    n: int  # items that both rated
-    spearman: float
-    kendall: float
-    kappa: float  # Cohen's with quadratic weights, of marks rounded to whole ones
-    # `kappa_low`, `kappa_high`: its large-sample 95 % interval.
-    kappa_low: float
-    kappa_high: float
-    icc: float  # of the marks themselves, see `intraclass_correlation`
-    mean_difference: float  # second minus first
-
-
-def rater_agreement(first: Sequence[float], second: Sequence[float]) -> RaterAgreement:
-    """Computes the agreement on marks of the same items, in the same order.
-
-    Kendall's tau is tau-b, which allows for ties.
-    """
-    one, two = np.asarray(first, np.float64), np.asarray(second, np.float64)
-    if len(one) == 0:
-        return RaterAgreement(0, *[math.nan] * 7)
-    spearman = kendall = math.nan
-    if len(one) > 1 and np.ptp(one) > 0 and np.ptp(two) > 0:
-        spearman = float(scipy.stats.spearmanr(one, two).statistic)
-        kendall = float(scipy.stats.kendalltau(one, two).statistic)
-    marks = np.rint(np.stack([one, two])).astype(np.int64)
-    marks -= marks.min()
-    kappa = cohen_kappa(marks[0], marks[1], int(marks.max()) + 1, "quadratic")
-    difference = float((two - one).mean())
-    icc = intraclass_correlation(np.stack([one, two]))
-    return RaterAgreement(
-        len(one), spearman, kendall, kappa.value, *kappa.interval, icc, difference
-    )
-
-
-def intraclass_correlation(ratings: Float[np.ndarray, "readers items"]) -> float:
-    """Computes ICC(2,1): absolute agreement of single readers, a random sample as the items are.
-
-    Shrout and Fleiss, Psychological Bulletin 86 (1979). NaN with fewer than two items or readers,
-    or where nothing varies.
-    """
-    readers, items = ratings.shape
-    if min(readers, items) < 2:
-        return math.nan
-    by_item, by_reader, mean = ratings.mean(axis=0), ratings.mean(axis=1), ratings.mean()
-    between_items = readers * float(((by_item - mean) ** 2).sum()) / (items - 1)
-    between_readers = items * float(((by_reader - mean) ** 2).sum()) / (readers - 1)
-    rest = ratings - by_item[None, :] - by_reader[:, None] + mean
-    residual = float((rest**2).sum()) / ((items - 1) * (readers - 1))
-    total = between_items + (readers - 1) * residual
-    total += readers * (between_readers - residual) / items
-    return (between_items - residual) / total if total > 0 else math.nan

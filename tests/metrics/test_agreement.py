@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import cohen_kappa_score
 
+from bench import judge_agreement
 from cxrjax.metrics import agreement
 from cxrjax.metrics.agreement import WEIGHTS, bootstrap_agreement, cohen_kappa
 from cxrjax.metrics.bootstrap import Bootstrap
@@ -71,7 +72,7 @@ def test_alpha_kappa_and_icc_of_published_examples():
         agreement.fleiss_kappa(np.array([[3, 0], [2, 0]]))
     assert np.isnan(cohen_kappa([], [], 3)).all()
     # Four judges of six targets (Psychological Bulletin 86, 1979, Table 2): ICC(2,1) is .29
-    icc = agreement.intraclass_correlation
+    icc = judge_agreement.intraclass_correlation
     judges = [[9, 6, 8, 7, 10, 6], [2, 1, 4, 1, 5, 2], [5, 3, 6, 2, 6, 4], [8, 2, 8, 6, 9, 7]]
     assert icc(np.array(judges, float)) == pytest.approx(0.290, abs=5e-4)
     same = np.array([[1.0, 2, 3], [1, 2, 3]])
@@ -80,7 +81,7 @@ def test_alpha_kappa_and_icc_of_published_examples():
     assert icc(same + [[0], [2]]) == pytest.approx(1 / 3)
     assert np.isnan(icc(np.ones((2, 3))))
     assert np.isnan(icc(np.ones((2, 1))))
-    found = agreement.rater_agreement([5, 6, 7, 9], [5, 7, 7, 8])
+    found = judge_agreement.rater_agreement([5, 6, 7, 9], [5, 7, 7, 8])
     assert found.icc == pytest.approx(icc(np.array([[5.0, 6, 7, 9], [5, 7, 7, 8]])))
 
 

@@ -10,7 +10,6 @@ from sklearn.metrics import cohen_kappa_score
 
 from bench import judge_agreement as agreement
 from cxrjax.errors import UserError
-from cxrjax.metrics.agreement import rater_agreement
 from tests.language_model.conftest import CASES
 
 
@@ -57,7 +56,7 @@ def test_undefined_is_null_and_bad_marks_are_refused(tmp_path, capsys, subtests)
     agreement.main([f"--marks={one}", f"--marks={two}"])
     found = json.loads(capsys.readouterr().out)
     assert found["spearman"] is None and found["kappa"] is None and found["n"] == 2
-    assert np.isnan(rater_agreement([], []).kappa)
+    assert np.isnan(agreement.rater_agreement([], []).kappa)
     for content, message in CASES["bad_marks"]:
         with subtests.test(message):
             one = judgements(tmp_path / "j.jsonl", [5])

@@ -8,7 +8,6 @@ which has it answer again, and each question by the same filters as the template
 import collections
 import dataclasses
 import random
-import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -33,7 +32,7 @@ from cxrjax.papers.sources.regions import load_regions
 from cxrjax.papers.sources.report import ImageReport, RefinedSentence
 from cxrjax.radiology_text.english import load_vocabulary
 from cxrjax.records_io.quality import QualityLog
-from cxrjax.untrusted.foreign_files import MIB, read_lines, read_text
+from cxrjax.untrusted.foreign_files import MIB, read_lines
 from cxrjax.untrusted.json_text import parse_object
 
 PROMPT, DEMONSTRATIONS = "language_model_prompt_v1", "demonstrations.jsonl"
@@ -194,27 +193,6 @@ def make_stages(
 def load_prompt() -> dict[str, Any]:
     """Returns the prompts, from the package's data file."""
     return read_packaged(str(__package__), f"{PROMPT}.toml")
-
-
-def read_prompt(path: Path) -> dict[str, Any]:
-    """A prompt file that is tried before it becomes a version of the package's.
-
-    Raises:
-        UserError: it cannot be read, or has no `[refine] system` with `{regions}`.
-    """
-    try:
-        prompt = tomllib.loads(read_text(path, MIB))
-        written = prompt["refine"]["system"].format(regions="REGIONS")
-    except OSError as error:
-        raise UserError(f"{path}: cannot read the prompt: {error.strerror}") from None
-    except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
-        raise UserError(
-            f"{path}: {error}; expected TOML as cxrjax/papers/gemex/construct/{PROMPT}.toml, "
-            "with [refine] system"
-        ) from None
-    if "REGIONS" not in written:
-        raise UserError(f"{path}: [refine] system has no place for {{regions}}")
-    return prompt
 
 
 class Demonstration(pydantic.BaseModel):
