@@ -26,20 +26,16 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     add("--dataset", required=True, choices=("phantom", "phantom_studies", "grafts"))
     add("--out", type=out_path, required=True, metavar="FILE", help="HTML to write")
     add("--count", type=int, default=8, help="images, studies, or radiographs a class (default 8)")
-    add("--first", type=int, default=0, help="number of the first phantom or study")
     add("--seed", type=int, default=0)
     add("--long_side", type=int, default=400, help="pixels that are simulated (default 400)")
     add("--source", type=in_path, metavar="FOLDER", help="required but for phantom")
-    kind = parser.add_mutually_exclusive_group().add_argument
-    kind("--normal", action="store_const", const=True, help="phantoms without findings")
-    kind("--abnormal", dest="normal", action="store_const", const=False)
     add("--classes", nargs="+", metavar="CLASS", help="of grafts (default: all)")
     add("--strengths", nargs="+", type=float, default=[0.7, 1.0, 1.4], help="of grafts")
     flags = parser.parse_args(argv)
     if flags.long_side < _SMALLEST or flags.count < 1:
         parser.error(f"--long_side must be at least {_SMALLEST}, --count at least 1")
-    if min(flags.seed, flags.first) < 0 or min(flags.strengths) <= 0:
-        parser.error("--seed and --first must not be negative, --strengths positive")
+    if flags.seed < 0 or min(flags.strengths) <= 0:
+        parser.error("--seed must not be negative, --strengths positive")
     if (flags.source is None) != (flags.dataset == "phantom"):
         parser.error(
             f"--dataset={flags.dataset} {'takes no' if flags.source else 'needs'} --source"
@@ -59,10 +55,9 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     title, notes = "Phantoms", ["Rendered; no image is a patient's."]
     if flags.dataset == "phantom":
-        numbers = (flags.seed, flags.first, flags.count, flags.long_side)
-        sections = samples.phantom_samples(*numbers, flags.normal)
+        sections = samples.phantom_samples(flags.seed, flags.count, flags.long_side)
     elif flags.dataset == "phantom_studies":
-        sections = samples.study_samples(flags.source, flags.first, flags.count)
+        sections = samples.study_samples(flags.source, flags.count)
     else:
         title, notes = SYNTHETIC.capitalize(), ["Lesions are simulated; none is a patient's."]
         chosen = (flags.classes or list(CLASSES), flags.strengths, flags.count)

@@ -58,7 +58,7 @@ def evaluate(flags: EvaluateFlags) -> tuple[EvaluationPlace, str]:
     benchmark = load_benchmark(flags.benchmark)
     place = _place(flags)
     run_record.check_folder(place.out)
-    run_record.check_split(place.references, flags.split_sha256, flags.manifest)
+    run_record.check_split(place.references, flags.manifest)
     with hosts.held_by_first(folder_lock(place.out)):
         predictions = _predict(flags, place)
         text = ""

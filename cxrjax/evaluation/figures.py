@@ -248,12 +248,11 @@ def reliability_curve(
     y_label: str,
 ) -> dict[str, Any]:
     """Mean outcome by mean confidence in bins of equally many; `n` in each."""
-    table = calibration.reliability(confidence, outcome)
-    filled = table.n > 0
+    n, x, y = calibration.reliability(confidence, outcome)
     return {
-        "x": table.confidence[filled].tolist(),
-        "y": table.outcome[filled].tolist(),
-        "n": table.n[filled].tolist(),
+        "x": x.tolist(),
+        "y": y.tolist(),
+        "n": n.tolist(),
         "x_label": x_label,
         "y_label": y_label,
     }

@@ -219,15 +219,13 @@ class BenchmarkFlags:
             (the last four also with their IoU, as in wbf:0.4)
         title: of tables and page (default: the benchmark's)
         resamples: bootstrap resamples; 0: none
-        split_sha256: refuse references whose image ids hash otherwise
-        manifest: a build's manifest.json, to check that hash
+        manifest: a build's manifest.json: refuse references that are not of its splits
     """
 
     benchmark: str
     gt_mode: Annotated[str | None, Flag("MODE")] = None
     title: str | None = None
     resamples: int = 1000
-    split_sha256: Annotated[str | None, Flag("HASH")] = None
     manifest: InFile = None
 
     def __post_init__(self) -> None:

@@ -41,43 +41,35 @@ def split_hashes(records: Path) -> dict[str, str]:
     return {split: hash_lines(ids) for split, ids in sorted(images.items())}
 
 
-def check_split(
-    references: Path, split_sha256: str | None = None, manifest: Path | None = None
-) -> None:
+def check_split(references: Path, manifest: Path | None) -> None:
     """Refuses references of another split, and those whose records are not what was built.
 
     Args:
-        split_sha256: the hash that the one split of the references must have.
         manifest: manifest.json of a build, which has the hashes of each of its splits: of the
             image ids and, but for old ones, of the records.
 
     Raises:
         UserError: another hash, a split that the manifest does not have, or unusable files.
     """
-    if split_sha256 is None and manifest is None:
+    if manifest is None:
         return
-    found = split_hashes(references)
-    if split_sha256 is not None:
-        if len(found) != 1:
+    splits = read_json_object(manifest).get("splits", {})
+    if not isinstance(splits, dict):
+        raise UserError(f"{manifest}: splits is no object; give the manifest.json of a build")
+    for split, sha256 in split_hashes(references).items():
+        entry = splits.get(split)
+        known = entry.get("split_sha256") if isinstance(entry, dict) else None
+        if known is None:
             raise UserError(
-                f"{references}: holds the splits {', '.join(found)}; --split_sha256 is of one"
+                f"{manifest}: knows no split {split!r}, which {references} is of; expected one "
+                f"of {', '.join(splits) or 'none'}"
             )
-        ((split, sha256),) = found.items()
-        _compare(references, split, sha256, split_sha256, "--split_sha256")
-    if manifest is not None:
-        splits = read_json_object(manifest).get("splits", {})
-        if not isinstance(splits, dict):
-            raise UserError(f"{manifest}: splits is no object; give the manifest.json of a build")
-        for split, sha256 in found.items():
-            entry = splits.get(split)
-            known = entry.get("split_sha256") if isinstance(entry, dict) else None
-            if known is None:
-                raise UserError(
-                    f"{manifest}: knows no split {split!r}, which {references} is of; expected one "
-                    f"of {', '.join(splits) or 'none'}"
-                )
-            _compare(references, split, sha256, known, str(manifest))
-        _check_records(references, splits, manifest)
+        if sha256 != known:
+            raise UserError(
+                f"{references}: the images of {split!r} have the hash {sha256}, expected {known} "
+                f"({manifest}): score against the split that the predictions were made for"
+            )
+    _check_records(references, splits, manifest)
 
 
 def _check_records(references: Path, splits: Mapping[str, Any], manifest: Path) -> None:
@@ -104,14 +96,6 @@ def _check_records(references: Path, splits: Mapping[str, Any], manifest: Path) 
                 f"expected {built[split]} ({manifest}): their answers or boxes are not those that "
                 "were built; build them again, or score without --manifest"
             )
-
-
-def _compare(references: Path, split: str, found: str, expected: str, source: str) -> None:
-    if found != expected:
-        raise UserError(
-            f"{references}: the images of {split!r} have the hash {found}, expected {expected} "
-            f"({source}): score against the split that the predictions were made for"
-        )
 
 
 PACKAGES = ("numpy", "scipy", "rouge-score", "sacrebleu")

@@ -77,7 +77,7 @@ def score(flags: ScoreFlags) -> Iterator[str]:
     if not systems and (flags.floors == "never" or not benchmark.layout.floors):
         raise UserError(f"{flags.benchmark}: nothing to score: give --predictions")
     check_folder(flags.out)
-    check_split(flags.references, flags.split_sha256, flags.manifest)
+    check_split(flags.references, flags.manifest)
     with folder_lock(flags.out):
         judge = find_judge(flags.judge, flags.verdicts, flags, flags.out)
         options = _options(flags, benchmark, judge)

@@ -4,26 +4,11 @@ A confidence is a probability in [0, 1]; what it is held against is 0 or 1 (an a
 an IoU in [0, 1] (how well a box lies).
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 from jaxtyping import Float, Int, Num
 
 BINS = 10
 _CHUNK = 2_000_000  # weights looked at together
-
-
-@dataclass(frozen=True)
-class Reliability:
-    """Answers in bins of about equally many, from the least to the most confident."""
-
-    # Ends of the bins; a confidence on an end belongs to the bin below it.
-    edges: Float[np.ndarray, " bins_and_one"]
-    # Answers in each bin; bins with ties at their ends may have more, others none.
-    n: Int[np.ndarray, " bins"]
-    # `confidence`, `outcome`: means in each bin, NaN where it is empty.
-    confidence: Float[np.ndarray, " bins"]
-    outcome: Float[np.ndarray, " bins"]
 
 
 def equal_mass_edges(
@@ -41,23 +26,19 @@ def bin_numbers(
 
 
 def reliability(
-    confidence: Float[np.ndarray, " answers"],
-    outcome: Num[np.ndarray, " answers"],
-    bins: int = BINS,
-) -> Reliability:
-    """The reliability table; without answers, bins without any."""
-    if not len(confidence):
-        nothing = np.full(bins, np.nan)
-        return Reliability(np.linspace(0, 1, bins + 1), np.zeros(bins, np.int64), nothing, nothing)
-    edges = equal_mass_edges(confidence, bins)
-    numbers = bin_numbers(confidence, edges)
-    n = np.bincount(numbers, minlength=bins)
-    with np.errstate(invalid="ignore"):
-        means = [
-            np.bincount(numbers, weights=values, minlength=bins) / n
-            for values in (confidence, np.asarray(outcome, np.float64))
-        ]
-    return Reliability(edges, n, means[0], means[1])
+    confidence: Float[np.ndarray, " answers"], outcome: Num[np.ndarray, " answers"]
+) -> tuple[Int[np.ndarray, " bins"], Float[np.ndarray, " bins"], Float[np.ndarray, " bins"]]:
+    """Puts answers into bins of about equally many, from the least to the most confident.
+
+    Returns:
+        Answers of each bin (with ties at its ends it may have more), their mean confidence and mean
+        outcome. Bins without answers are left out.
+    """
+    numbers = bin_numbers(confidence, equal_mass_edges(confidence))
+    n = np.bincount(numbers)
+    sums = (np.bincount(numbers, weights=values) for values in (confidence, outcome))
+    means = [total[n > 0] / n[n > 0] for total in sums]
+    return n[n > 0], means[0], means[1]
 
 
 def expected_calibration_error(

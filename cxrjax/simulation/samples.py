@@ -25,14 +25,12 @@ from cxrjax.simulation.studies.layouts import image_folder
 from cxrjax.untrusted.foreign_files import read_text
 
 
-def phantom_samples(
-    seed: int, first: int, count: int, long_side: int, normal: bool | None
-) -> list[SampleSection]:
-    """Renders the images `first`, `first` + 1, ... of a series of phantoms."""
+def phantom_samples(seed: int, count: int, long_side: int) -> list[SampleSection]:
+    """Renders the first images of a series of phantoms."""
     shown = [
         SampleImage(str(number), "", phantom.image, _boxes(phantom))
-        for number in range(first, first + count)
-        for phantom in [render_phantom(seed, number, long_side, normal)]
+        for number in range(count)
+        for phantom in [render_phantom(seed, number, long_side)]
     ]
     return [SampleSection(f"Phantoms of seed {seed}", (), shown)]
 
@@ -42,18 +40,14 @@ def _boxes(one: SimulatedImage) -> list[SampleBox]:
     return [SampleBox(label, CLASSES[label]["colour"], box) for label, box in pairs]
 
 
-def study_samples(source: Path, first: int, count: int) -> list[SampleSection]:
+def study_samples(source: Path, count: int) -> list[SampleSection]:
     """Shows studies of a finished build: their regions, lesions and reports.
 
     Raises:
-        UserError: the folder is no such build, or has fewer studies.
+        UserError: the folder is no such build.
     """
-    truth = source / TRUTH
-    lines = read_json_lines(truth, "", "--source=BUILD?")
-    studies = [_study(source, one) for _, one in itertools.islice(lines, first, first + count)]
-    if not studies:
-        raise UserError(f"{truth}: has no study number {first}; choose a smaller --first")
-    return studies
+    lines = read_json_lines(source / TRUTH, "", "--source=BUILD?")
+    return [_study(source, one) for _, one in itertools.islice(lines, count)]
 
 
 def _study(source: Path, study: dict[str, Any]) -> SampleSection:

@@ -56,8 +56,8 @@ def _known():
     known["difference"] = known["accuracy"] - columns["other"].mean()
     known["aurc"] = float(calibration.risk_coverage(confidence, right)[1].mean())
     known["brier"] = float(((confidence - right) ** 2).mean())
-    table = calibration.reliability(confidence, right)
-    known["ece"] = float((table.n * np.abs(table.confidence - table.outcome)).sum() / len(right))
+    n, sure, outcome = calibration.reliability(confidence, right)
+    known["ece"] = float((n * np.abs(sure - outcome)).sum() / len(right))
     return known
 
 

@@ -18,10 +18,9 @@ def page(tmp_path, *flags: str) -> str:
 
 
 def test_phantoms_and_lesions(tmp_path):
-    flags = ["--dataset=phantom", "--count=2", "--long_side=96", "--seed=1"]
-    abnormal, normal = (page(tmp_path, *flags, f"--{kind}") for kind in ("abnormal", "normal"))
-    assert abnormal.count("<img ") == normal.count("<img ") == 2
-    assert 'class="key"' in abnormal and 'class="key"' not in normal
+    flags = ["--dataset=phantom", "--count=6", "--long_side=96", "--seed=1"]
+    text = page(tmp_path, *flags)
+    assert text.count("<img ") == 6 and 'class="key"' in text
     source = write_folder(tmp_path / "source", 4)
     flags = ["--dataset=grafts", f"--source={source}", "--count=2", "--strengths", "1"]
     text = page(tmp_path, *flags, "--classes", "Nodule/Mass")
@@ -38,8 +37,6 @@ def test_studies(tmp_path):
     assert "aortic arch</span>" in text and "FINAL REPORT" in text
     with pytest.raises(UserError, match="--source"):
         page(tmp_path, flags[0], f"--source={tmp_path}")
-    with pytest.raises(UserError, match="smaller --first"):
-        page(tmp_path, *flags, "--first=99")
 
 
 def test_unwritable_page_is_one_line(tmp_path, capsys):

@@ -7,6 +7,7 @@ are part of the result, by category, and counted; each benchmark decides what th
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 LOWEST, HIGHEST = 1, 10  # marks
@@ -25,7 +26,7 @@ FAILURES = {
 
 @dataclass(frozen=True)
 class Sample:
-    """One answer to be rated beside the reference."""
+    """One answer to be judged beside the reference."""
 
     # `system`, `question_id`: whose answer to what; not shown to the judge.
     system: str
@@ -70,17 +71,6 @@ class RelativeScore:
             return None
         one, two = self.reference_first, self.answer_first
         return _ratio(Marks(_sum(one.reference, two.reference), _sum(one.answer, two.answer)))
-
-
-@dataclass(frozen=True)
-class FactPair:
-    """A predicted text and the true one; `system` and `question_id` as in `Sample`."""
-
-    system: str
-    question_id: str
-    predicted: str
-    reference: str
-    lang: str = "en"
 
 
 @dataclass(frozen=True)
@@ -143,19 +133,16 @@ class Judge(Protocol):
         ...
 
 
-def compare_facts(judge: Judge, pairs: Sequence[FactPair]) -> list[FactMatch]:
-    """Facts of both texts of each pair, matched. Equal texts are taken apart once."""
+def compare_facts(judge: Judge, samples: Sequence[Sample]) -> list[FactMatch]:
+    """Facts of each answer and its reference, matched. Equal texts are taken apart once."""
     texts = list(
-        dict.fromkeys(
-            (text, pair.lang) for pair in pairs for text in (pair.predicted, pair.reference)
-        )
+        dict.fromkeys((text, one.lang) for one in samples for text in (one.answer, one.reference))
     )
     found = dict(zip(texts, judge.facts(texts), strict=True))
     matches = judge.match(
-        [(found[pair.predicted, pair.lang], found[pair.reference, pair.lang]) for pair in pairs]
+        [(found[one.answer, one.lang], found[one.reference, one.lang]) for one in samples]
     )
-    for pair, match in zip(pairs, matches, strict=True):
-        judge.judgements.append(fact_line(judge, pair, match))
+    judge.judgements += map(fact_line, repeat(judge), samples, matches)
     return matches
 
 
@@ -171,9 +158,9 @@ def score_line(judge: Judge, sample: Sample, score: RelativeScore) -> dict[str, 
     }
 
 
-def fact_line(judge: Judge, pair: FactPair, match: FactMatch) -> dict[str, Any]:
+def fact_line(judge: Judge, sample: Sample, match: FactMatch) -> dict[str, Any]:
     """Facts of an answer and of the reference for judgements.jsonl, and which are the same."""
-    return judgement_line(judge, "facts", pair.system, pair.question_id, match.failure) | {
+    return judgement_line(judge, "facts", sample.system, sample.question_id, match.failure) | {
         "predicted": list(match.predicted.items),
         "true": list(match.true.items),
         "same": [list(one) for one in match.pairs],

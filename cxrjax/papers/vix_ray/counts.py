@@ -11,7 +11,7 @@ from cxrjax.evaluation.benchmark import Answers, SystemCounts, cluster_of, count
 from cxrjax.evaluation.figures import count_judge_failures, named
 from cxrjax.evaluation.predictions import Prediction, check_known
 from cxrjax.evaluation.text_scores.assertion_errors import count_said
-from cxrjax.language_model.judges.judge import FactMatch, FactPair, Judge, compare_facts
+from cxrjax.language_model.judges.judge import FactMatch, Judge, Sample, compare_facts
 from cxrjax.metrics import text
 from cxrjax.radiology_text.facts import (
     VIETNAMESE,
@@ -99,7 +99,8 @@ def count_system(
     if judge is not None:
         asked = [references[question_id] for question_id in texts]
         pairs = [
-            FactPair(name, q.question_id, texts[q.question_id], q.text, VIETNAMESE) for q in asked
+            Sample(name, q.question_id, "", q.text, texts[q.question_id], lang=VIETNAMESE)
+            for q in asked
         ]
         matches = compare_facts(judge, pairs)
         counts.problems.update(count_judge_failures(match.failure for match in matches))

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from cxrjax.errors import UserError
-from cxrjax.language_model.judges.judge import FAILURES, FactPair, Facts, compare_facts
+from cxrjax.language_model.judges.judge import FAILURES, Facts, Sample, compare_facts
 
 
 def asked(body):
@@ -53,7 +53,8 @@ def test_replays_and_facts_that_fail_are_told(chat, judge, sample, reply):
         return chat.Text(None, refusal="no") if "Xơ" in asked(body) else reply(body)
 
     with chat.Server(script) as there:
-        (match,) = compare_facts(judge(there), [FactPair("s", "q", "Tim to.", "Xơ phổi.", "vi")])
+        one = Sample("s", "q", "", "Xơ phổi.", "Tim to.", lang="vi")
+        (match,) = compare_facts(judge(there), [one])
     assert match.failure == "refusal" and match.pairs == ()
 
 
@@ -148,9 +149,9 @@ def test_one_order_that_fails_leaves_the_papers_ratio(chat, judge, sample, reply
 
 def test_facts_are_taken_apart_once_and_matched_one_to_one(chat, judge, reply):
     pairs = [
-        FactPair("s", "q1", "Tim to. Xơ phổi.", "Xơ phổi. Gãy xương. Tim to.", "vi"),
-        FactPair("s", "q2", "", "Tim to.", "vi"),
-        FactPair("s", "q3", "Tim to.", "Tim to.", "vi"),
+        Sample("s", "q1", "", "Xơ phổi. Gãy xương. Tim to.", "Tim to. Xơ phổi.", lang="vi"),
+        Sample("s", "q2", "", "Tim to.", "", lang="vi"),
+        Sample("s", "q3", "", "Tim to.", "Tim to.", lang="vi"),
     ]
     with chat.Server(reply) as there:
         model = judge(there)

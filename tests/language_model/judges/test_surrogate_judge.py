@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cxrjax.language_model.judges.judge import FactPair, Sample, compare_facts, metric_name
+from cxrjax.language_model.judges.judge import Sample, compare_facts, metric_name
 from cxrjax.language_model.judges.surrogate import SurrogateJudge, mark
 from tests.language_model.conftest import CASES
 
@@ -29,7 +29,9 @@ def test_contrasts_facts_and_order(sample, subtests):
         with subtests.test(better):
             marks = [mark(sample(1, answer, **asked)) for answer in (better, worse, " ")]
             assert marks[0] > marks[1] >= marks[2] == 1
-    pair = FactPair("s", "q", "Tim to. Tim to. Xơ phổi trái.", "Bóng tim to. Xơ phổi phải.", "vi")
+    pair = Sample(
+        "s", "q", "", "Bóng tim to. Xơ phổi phải.", "Tim to. Tim to. Xơ phổi trái.", lang="vi"
+    )
     (match,) = compare_facts(SurrogateJudge(), [pair])
     assert match.predicted.items == ("Tim to", "Xơ phổi trái")
     assert match.pairs == ((0, 0),) and match.failure is None
