@@ -212,7 +212,6 @@ ALLOWED = {
         "what was refused already, for the words to refuse it in",
     ),
     "papers/cxr_qba/study_files.py": ({"zipfile.ZipFile"}, "an archive that is written, not read"),
-    "papers/gemex/construct/language_model.py": ({"tomllib.loads"}, "one's own prompt, bounded"),
     "records.py": ({"model_validate_json"}, "what check_json has passed"),
 }
 
