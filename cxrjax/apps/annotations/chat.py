@@ -6,16 +6,15 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from cxrjax.apps.annotations import annotation as an
 from cxrjax.apps.annotations.annotation import WORDS, Annotation, Shape
 from cxrjax.apps.annotations.folder import Folder
-from cxrjax.apps.annotations.json_formats import LINES, said_of
+from cxrjax.apps.annotations.json_formats import documents, said_of
 from cxrjax.errors import ForeignError
 from cxrjax.files import read_packaged
 from cxrjax.records_io.quality import Unusable
-from cxrjax.untrusted.foreign_files import MIB, read_lines
+from cxrjax.untrusted.foreign_files import MIB
 from cxrjax.untrusted.json_text import parse_json
 from cxrjax.untrusted.names import shown, shown_value
 
@@ -35,10 +34,8 @@ def kind_of(folder: Folder, path: Path) -> str:
     Raises:
         OSError, ForeignError: it cannot be read.
     """
-    try:
-        first = next((one for _, one in _samples(folder, path, 1)), None)
-    except ForeignError:
-        return ""
+    first = next((one for _, one in documents(folder, path, MIB)), None)
+    first = first[0] if isinstance(first, list) and first else first
     if not isinstance(first, dict):
         return ""
     if {"image", "prefix", "suffix"} <= first.keys():
@@ -47,28 +44,16 @@ def kind_of(folder: Folder, path: Path) -> str:
     return "chat" if turns and all(isinstance(turn, dict) for turn in turns) else ""
 
 
-def _samples(folder: Folder, path: Path, most: int = 0) -> Iterator[tuple[str, Any]]:
-    """Yields (place, sample); of a line that is no JSON the ForeignError.
-
-    Raises:
-        ForeignError: the file is no list.
-    """
-    if path.suffix.lower() not in LINES:
-        for number, one in enumerate(an.entries(folder.json(path), "the file")):
-            yield f": [{number}]", one
-        return
-    for number, line in read_lines(path, MIB) if most else read_lines(path):
-        try:
-            yield f":{number}", parse_json(line)
-        except ForeignError as error:
-            yield f":{number}", error
-
-
 def read(folder: Folder, path: Path, said: an.Stated, found: an.Annotations) -> an.Entries:
     """Yields the entries of one file."""
     where = folder.where(path)
-    for place, sample in _samples(folder, path):
-        yield from an.guarded(_sample(sample, where, place, said), where, place)
+    for line, content in documents(folder, path):
+        samples = [("", content)]
+        if not line:
+            listed = an.entries(content, "the file")
+            samples = [(f": [{number}]", one) for number, one in enumerate(listed)]
+        for place, sample in samples:
+            yield from an.guarded(_sample(sample, where, line + place, said), where, line + place)
 
 
 def _sample(sample: Any, where: str, place: str, said: an.Stated) -> an.Entries:
@@ -120,7 +105,7 @@ def _image(sample: dict[str, Any], turns: list[tuple[bool, str]]) -> str:
     names = [one.get("url", one.get("path")) if isinstance(one, dict) else one for one in names]
     if len(names) != 1 or not isinstance(names[0], str):
         raise Unusable("invalid_record", f"images {shown_value(names)}; expected one a chat")
-    return urlsplit(names[0]).path if "://" in names[0][:10] else names[0]
+    return names[0]
 
 
 def _boxes(text: str, asked: str, said: an.Stated) -> Iterator[Any]:

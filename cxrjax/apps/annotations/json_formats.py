@@ -102,15 +102,28 @@ def _is_chexlocalize(content: Any) -> bool:
     return isinstance(name, str) and bool(_CHEXPERT.fullmatch(name))
 
 
-def content_of(folder: Folder, path: Path) -> Any:
-    """The content of a file of JSON or XML.
+def documents(folder: Folder, path: Path, most: int = 0) -> Iterator[tuple[str, Any]]:
+    """Yields (place, content) of a file of JSON or XML, or of each line; ("", content) of a whole.
+
+    Of a line that is no JSON the content is the ForeignError.
+
+    Args:
+        most: bytes of a line; 0: as many as `read_lines` takes.
 
     Raises:
-        OSError, ForeignError: it cannot be read.
+        OSError, ForeignError: the file cannot be read.
     """
-    if path.suffix.lower() == ".xml":
-        return xml_formats.content_of(folder.xml(path), folder)
-    return folder.json(path)
+    ending = path.suffix.lower()
+    if ending not in LINES:
+        is_xml = ending == ".xml"
+        xml = xml_formats.content_of(folder.xml(path), folder) if is_xml else None
+        yield "", xml if is_xml else folder.json(path)
+        return
+    for number, line in read_lines(path, most) if most else read_lines(path):
+        try:
+            yield f":{number}", parse_json(line)
+        except ForeignError as error:
+            yield f":{number}", error
 
 
 def kind_of(folder: Folder, path: Path) -> str:
@@ -119,15 +132,10 @@ def kind_of(folder: Folder, path: Path) -> str:
     Raises:
         OSError, ForeignError: it cannot be read.
     """
-    if path.suffix.lower() not in LINES:
-        layout = layout_of(content_of(folder, path))
-        return layout["kind"] if layout else ""
-    try:
-        lines = itertools.islice(read_lines(path, MIB), _SAMPLE)
-        first = [parse_json(line) for _, line in lines]
-    except (OSError, ForeignError):
-        return ""
-    layout = layout_of(first[0]) or layout_of(first) if first else None
+    first = [content for _, content in itertools.islice(documents(folder, path, MIB), _SAMPLE)]
+    layout = layout_of(first[0]) if first else None
+    if layout is None and path.suffix.lower() in LINES:
+        layout = layout_of(first)
     return layout["kind"] if layout else ""
 
 
@@ -141,12 +149,9 @@ def read(
         UserError: classes have no names.
     """
     where = folder.where(path)
-    if path.suffix.lower() not in LINES:
-        yield from _Document(kind, folder, where, "", said, found).read(content_of(folder, path))
-        return
-    for number, line in read_lines(path):
-        document = _Document(kind, folder, where, f":{number}", said, found)
-        yield from an.guarded(document.read_line(line), where, f":{number}")
+    for place, content in documents(folder, path):
+        entries = _Document(kind, folder, where, place, said, found).read(content)
+        yield from an.guarded(entries, where, place) if place else entries
 
 
 class _Document:
@@ -170,10 +175,9 @@ class _Document:
         self.layout: Layout = {}
         self.names: dict[str, str] = {}
 
-    def read_line(self, line: bytes) -> an.Entries:
-        yield from self.read(parse_json(line))
-
     def read(self, content: Any) -> an.Entries:
+        if isinstance(content, ForeignError):
+            raise content
         layout = layout_of(content)
         if layout is None and self.kind == _GENERIC["kind"]:
             layout = _GENERIC  # an image without boxes is of no form

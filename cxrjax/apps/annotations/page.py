@@ -109,24 +109,10 @@ def chosen(looked: Sequence["Looked"], seed: int) -> list["Looked"]:
 
 def _picture(one: "Looked", folder: Path, number: int) -> dict[str, Any]:
     height, width = one.image.image_hw
-    boxes = [
-        {
-            "label": label,
-            "number": number,
-            "x": x0 / width,
-            "y": y0 / height,
-            "width": (x1 - x0) / width,
-            "height": (y1 - y0) / height,
-        }
-        for number, (label, (x0, y0, x1, y1)) in enumerate(
-            ((label, box) for label, of in one.image.boxes.items() for box in of), start=1
-        )
-    ]
+    boxes = [{"label": label, "box": box} for label, of in one.image.boxes.items() for box in of]
     return {
         "id": one.image.image_id,
         "patient": one.image.patient,
-        "size": f"{width} x {height}",
-        "ratio": f"{width} / {height}",
         "where": one.image.where,
         "odd": one.odd,
         "boxes": boxes,
@@ -142,11 +128,7 @@ def _picture(one: "Looked", folder: Path, number: int) -> dict[str, Any]:
                 "name": TRUTH,
                 "title": "boxes",
                 "colour": COLOURS[TRUTH],
-                "boxes": [
-                    {"label": label, "box": box}
-                    for label, of in one.image.boxes.items()
-                    for box in of
-                ],
+                "boxes": boxes,
             }
         ],
     }
