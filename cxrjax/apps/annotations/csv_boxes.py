@@ -289,6 +289,11 @@ def _box_columns(rows: Rows, names: list[str], said: an.Stated) -> _Columns:
         return _one_cell(rows, places[0]) if len(places) == 1 else _Columns(places, None, {})
     for spelled in (names, [_UNIT_WORD.sub("", name) for name in names]):
         if found := four_of(spelled):
+            rest = ["" if place in found[0] else name for place, name in enumerate(spelled)]
+            bare = [re.sub(r"(?<=.)\d$", "", name) for name in rest]
+            if not four_of(rest) and (second := four_of(bare)):
+                told = ", ".join(shown(rows.header[place]) for place in second[0])
+                raise rows.fault(f"columns {told} hold a second box; expected one box a row")
             return _Columns(*found, {})
     if _SHAPES in names:
         return _Columns((names.index(_SHAPES),), None, {})
@@ -522,8 +527,8 @@ def _shapes(texts: list[str], columns: _Columns, has_commas: bool, label: str) -
         return []
     if len(texts) > 1:
         numbers = an.numbers_of([t.replace(",", ".") if has_commas else t for t in texts], 4)
-        if an.is_normal(label) and not any(numbers):
-            return []  # zeros beside "No finding"
+        if (an.is_normal(label) or label == "0") and not any(numbers):
+            return []  # zeros beside "No finding", or beside 0 of NODE21
         return [_Mark("", Shape(numbers, columns.form, None, exact=False))]
     text = texts[0]
     if columns.kind == "via3":

@@ -5,6 +5,7 @@ confidence. Names of classes are in data.yaml, classes.txt or obj.names of the f
 above it, or stated by --classes.
 """
 
+import collections
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -22,6 +23,7 @@ _NAME_FILES = ("classes.txt", "obj.names", "labels.txt", "class_names.txt", "_da
 _NOTES = "notes.json"  # Label Studio's, beside classes.txt
 _YAML = (".yaml", ".yml")
 _NO_LABELS = {*_NAME_FILES, "train.txt", "val.txt", "valid.txt", "test.txt", "notes.txt"}
+_ALIKE = 3  # lines
 _CLASS = re.compile(r"\d{1,6}")
 _NUMBER = re.compile(r"(?i)[-+]?(?:\d[\d.]*|\.\d+|nan|inf)(?:e[-+]?\d+)?")
 _HEAD = re.compile(r"(?i)(?:imagesource|gsd):")  # DOTA's first lines
@@ -65,11 +67,23 @@ def read(folder: Folder, path: Path, said: an.Stated, found: an.Annotations) -> 
     name = re.sub(r"(^|/)labels(/|$)", r"\1images\2", name)
     image = an.Annotation(name, where)
     yield image
+    if not named:
+        _doubt_poses(folder, [len(words) - 1 for _, words in lines], found)
     for number, words in lines:
         if named:
             yield an.attempt(image, f":{number}", _named_line, words)
         else:
             yield an.attempt(image, f":{number}", _line, words, names, names_from)
+
+
+def _doubt_poses(folder: Folder, counts: Sequence[int], found: an.Annotations) -> None:
+    """Doubts outlines that all have as many points: boxes with points of a pose look the same."""
+    of_lines = folder.cache.setdefault("numbers of lines", collections.Counter())
+    of_lines.update(counts)
+    told = "YOLO: every line has as many numbers: outlines, or boxes with the points of a pose?"
+    numbers, lines = next(iter(of_lines.items()), (0, 0))
+    doubtful = len(of_lines) == 1 and numbers > 8 and lines >= _ALIKE
+    found.doubts[:] = [one for one in found.doubts if one != told] + [told] * doubtful
 
 
 def _name_of(words: Sequence[str]) -> str:
