@@ -10,6 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pydantic
+
 from cxrjax.apps.planner import gpu, hlo, program
 from cxrjax.apps.planner.estimate import (
     Guess,
@@ -56,17 +58,7 @@ class Measured:
 
     @classmethod
     def from_json(cls, kept: dict[str, Any]) -> "Measured":
-        memory, found = kept["memory"], kept["program"]
-        if memory is not None:
-            memory = program.Memory(**memory)
-        if found is not None:
-            found = hlo.Program(
-                tuple(hlo.Work(**one) for one in found["work"]),
-                tuple(hlo.Collective(**one) for one in found["collectives"]),
-                found["unknown_loops"],
-                found["kernels"],
-            )
-        return cls(memory, kept["limit"], kept["needed"], found, kept["seconds"])
+        return pydantic.TypeAdapter(cls).validate_python(kept)
 
 
 @dataclasses.dataclass(frozen=True)
