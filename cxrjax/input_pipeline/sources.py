@@ -5,7 +5,7 @@ import hashlib
 import itertools
 import json
 import os
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol, runtime_checkable
 
@@ -161,6 +161,7 @@ class RecordSource:
         self.questions_per_image = questions_per_image
         self.exclude = frozenset(exclude)
         self.images = images
+        self._instead: Callable[[QARecord], AnyFile] | None = None
         self._descriptor: int | None = None
         with waiting(f"reading {path}"):
             index = read_index(self.path, record_codec)
@@ -205,14 +206,30 @@ class RecordSource:
         source._group()
         return source
 
+    def showing(self, instead: Callable[[QARecord], AnyFile], name: str) -> "RecordSource":
+        """Returns a copy whose elements show other images than the records' own.
+
+        Args:
+            instead: gives the image in the place of a record's.
+            name: of these images, for the fingerprint.
+        """
+        source = copy.copy(self)
+        source.index = self.index
+        source._instead = instead
+        source.fingerprint = f"{self.fingerprint}/{name}"
+        return source
+
     def __len__(self) -> int:
         return len(self._elements)
 
     def __getitem__(self, element: int) -> ImageQuestions:
         indices = self._elements[element]
         records = tuple(self.record(index) for index in indices)
-        first = records[0]
-        return ImageQuestions(self.image_of(first), indices, records, self.earlier_of(first))
+        image, earlier = self.image_of(records[0]), self.earlier_of(records[0])
+        if self._instead is None:
+            return ImageQuestions(image, indices, records, earlier)
+        other = self._instead(records[0])
+        return ImageQuestions(other, indices, records, None if earlier is None else other)
 
     def file_of(self, image_id: str, image_path: str) -> Path | StoredImage:
         """The place of an image; of a file, whether it is there or not."""

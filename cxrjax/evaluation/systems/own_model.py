@@ -18,10 +18,10 @@ from cxrjax.distributed.meshes import check_enough_images
 from cxrjax.errors import UserError
 from cxrjax.evaluation.flags import ModelFlags, RunnerFlags, SourceFlags, mesh_config
 from cxrjax.evaluation.systems.base import Answer, Line, check_seeds
-from cxrjax.evaluation.systems.stand_in_images import CHANGES, OtherImages, StandInImages
+from cxrjax.evaluation.systems.stand_in_images import CHANGES, StandInImages
 from cxrjax.input_pipeline.examples import ExampleConfig
 from cxrjax.input_pipeline.prompts import PROMPTS
-from cxrjax.input_pipeline.sources import QuestionSource, RecordSource
+from cxrjax.input_pipeline.sources import RecordSource
 from cxrjax.input_pipeline.tokenizer import Tokenizer
 from cxrjax.models import presets
 from cxrjax.progress import waiting
@@ -153,14 +153,14 @@ def start_model(flags: ModelFlags) -> Answer:
         with waiting(f"grouping {questions.path} by image"):
             if needs_finding:
                 unasked = {i for i, record in questions.records() if not record.finding}
-            source: QuestionSource = questions.regrouped(config.data.questions_per_image, unasked)
+            source = questions.regrouped(config.data.questions_per_image, unasked)
         check_enough_images(len(questions), str(questions.path))
         if flags.image != "shown":
             if stand_ins is None:
                 everything = RecordSource(questions.path, questions.image_root)
                 grids = (examples.image_hw, *examples.grids)
                 stand_ins = StandInImages(flags.image, everything, grids, flags.seed or 0)
-            source = OtherImages(source, stand_ins)
+            source = source.showing(stand_ins.of, f"{stand_ins.kind}/{stand_ins.seed}")
         return predict_questions(
             generator, source, opened.tokenizer, examples, images_per_batch=images_per_batch
         )

@@ -22,18 +22,17 @@ the lesion would point at it. On 90 real radiographs (data/real_cxr) it hides 85
 import dataclasses
 import io
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Literal, get_args
 
 import numpy as np
-from jaxtyping import Int32
 from PIL import Image, ImageFilter
 
 from cxrjax.codecs.frames import nearest_grid
 from cxrjax.errors import UserError
 from cxrjax.images.decode import read_grey_or_rgb
 from cxrjax.images.files import AnyFile
-from cxrjax.input_pipeline.sources import ImageQuestions, QuestionSource, RecordSource
+from cxrjax.input_pipeline.sources import RecordSource
 from cxrjax.records import QARecord
 
 StandIn = Literal["shown", "blind", "shuffled", "noise", "blurred", "masked"]
@@ -106,57 +105,8 @@ def _as_file(image: Image.Image) -> io.BytesIO:
     return file
 
 
-class OtherImages:
-    """Questions with other images than their own; records and order stay. Can be pickled.
-
-    Attributes as of `cxrjax.input_pipeline.sources.QuestionSource`.
-    """
-
-    def __init__(self, source: QuestionSource, images: "StandInImages") -> None:
-        self._source = source
-        self._images = images
-        self.questions_per_image = source.questions_per_image
-        self.fingerprint = f"{source.fingerprint}/{images.kind}/{images.seed}"
-
-    def __len__(self) -> int:
-        return len(self._source)
-
-    def __getitem__(self, element: int) -> ImageQuestions:
-        own = self._source[element]
-        other = self._images.of(own.records[0])
-        earlier = None if own.earlier_path is None else other
-        return own._replace(image_path=other, earlier_path=earlier)
-
-    @property
-    def num_records(self) -> int:
-        """All that are stored."""
-        return self._source.num_records
-
-    @property
-    def num_questions(self) -> int:
-        """Records that the elements hold."""
-        return self._source.num_questions
-
-    @property
-    def num_images(self) -> int:
-        """Images that the records are about."""
-        return self._source.num_images
-
-    def record(self, index: int) -> QARecord:
-        """The record at this position of what is stored."""
-        return self._source.record(index)
-
-    def records(self) -> Iterator[tuple[int, QARecord]]:
-        """(position, record) of all, in the order of the elements."""
-        return self._source.records()
-
-    def image_sizes(self) -> Int32[np.ndarray, "elements 2"]:
-        """(height, width) of each element's own image."""
-        return self._source.image_sizes()
-
-
 class StandInImages:
-    """Images in the place of others.
+    """Images in the place of others, for `RecordSource.showing`. Can be pickled.
 
     Args:
         questions: all questions, those of later turns too, so that an image is replaced by the

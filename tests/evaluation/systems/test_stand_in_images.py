@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from cxrjax.errors import UserError
-from cxrjax.evaluation.systems.stand_in_images import OtherImages, StandInImages, derangement
+from cxrjax.evaluation.systems.stand_in_images import StandInImages, derangement
 from cxrjax.images.decode import read_image
 from cxrjax.images.files import ImageError
 from cxrjax.input_pipeline.sources import RecordSource
@@ -35,7 +35,7 @@ def _source(folder, records, **how):
 
 
 def _shown(questions, kind, seed=0):
-    source = OtherImages(questions, StandInImages(kind, questions, _GRIDS, seed))
+    source = questions.showing(StandInImages(kind, questions, _GRIDS, seed).of, f"{kind}/{seed}")
     source = pickle.loads(pickle.dumps(source))
     elements = [source[k] for k in range(len(source))]
     # The questions are the same ones, in their order.
