@@ -33,6 +33,7 @@ _LEADS_ON = (",", "of", "for", "to", "in", "from", "with", "and", "or")
 _INSTEAD = (["simply"], ["only"], ["just"], ["merely"])
 _JOINTS = frozenset((",", "and", "with", "(", ")", "or", "nor", "/"))
 # A cue of one of these words says something of the item right after it alone.
+_RELATIVE = word_set("seen") | {"which", "that", "is", "are", "would", "could", "might", "be"}
 _ADJECTIVES = word_set("one_finding")
 _PROCEDURAL = frozenset(("after", "following", "post", "status", "s"))
 
@@ -137,6 +138,8 @@ class Forward:
             self.says, self.seen_since = "", 0
         elif said == "contrast" or (said == "now" and self.says == "past"):
             self.says = ""
+        elif said.startswith("hedged") and self._denies and self._of_denied(cue) and not of_lack:
+            pass  # "no lesion suspicious for tuberculosis"
         elif said not in ("", "now", "neutral") and (
             self.seen_since or not keeps_against(self.says, said) or of_lack
         ):
@@ -166,6 +169,12 @@ class Forward:
         if self.says == "query" and tokens.forms[cue.last - 1] in ("versus", "vs"):
             return "neutral"  # "evaluate for edema versus pneumonia"
         return said
+
+    def _of_denied(self, cue: Match[Cue]) -> bool:
+        """Returns whether a doubt belongs to the items that a "no" denies."""
+        bare = self.tokens.forms[self.cue_at[0]] in ("no", "without", "not")
+        gap = lemmas_at(self.tokens, self.last_item + 1, cue.first)
+        return bare and self.seen_since > 0 and _RELATIVE.issuperset(gap)
 
     def _is_listed(self, cue: Match[Cue]) -> bool:
         return not {"or", "nor"}.isdisjoint(self.tokens.forms[max(0, cue.first - 2) : cue.first])

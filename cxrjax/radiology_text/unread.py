@@ -25,6 +25,8 @@ _BEHIND_NOUNS |= {"", "with", "and", "or", "for", ",", ".", ":", "(", ")"}
 _MARKS = frozenset(",;:()/")
 _STOPS = _AUXILIARIES | _MARKS
 _ADJECTIVES = ("ic", "ous", "al", "ed", "ar")
+# Verbs that something there may do to another thing, but that do not say it is there.
+_ACTING = word_set("acting")
 _JOINED = frozenset((",", "or", "nor", "and", "/", ":"))
 # May stand between a negator and what it denies.
 _ADVERBS = word_set("adverbs")
@@ -44,7 +46,7 @@ def _known(english: English) -> frozenset[str]:
     )  # fmt: skip
     times = {word for phrase, _ in english.times.phrases() for word in phrase}
     words = {word for phrase in phrases for word in phrase}
-    named = (word_set(name) for name in ("properties", "affirming", "amounts"))
+    named = (word_set(name) for name in ("properties", "affirming", "amounts", "showing"))
     return frozenset(words | times | _PREPOSITIONS | _AUXILIARIES | _MARKS).union(*named)
 
 
@@ -152,7 +154,9 @@ class UnreadWords:
             return False
         new = [p for p in gap if self._is_new(p) and forms[p] not in _TRACES]
         if forms[first] not in ("no", "without"):
-            return bool(new)
+            verb = next((p for p in gap if forms[p] not in _ADVERBS), gap.stop)
+            acts = forms[verb] in _ACTING and verb not in self._read
+            return bool(new) or acts
         return any(
             forms[p + 1] in _OF or (forms[p].endswith("ing") and forms[p + 1] == "the") for p in new
         )

@@ -220,6 +220,12 @@ class _Gloss:
             right = [i for i in self.items if near and i.begin == match.last]
             left = [i for i in self.items if i.last <= match.first]
             self.taken.update(reach_of(match))
+            excepts = any(
+                c.payload.after == "except" and c.first < match.first for c in sentence.cues
+            )
+            if excepts and not inside and not any(i.last > match.first for i in self.items):
+                self._say(match.first, match.last, f"a {match.payload} amount")
+                continue  # "ngoại trừ một ít ở đỉnh phải"
             for item in (inside or right or left[-1:])[:1]:
                 self.said.append((item.first, 1, match.payload, item.last))
 
@@ -475,7 +481,7 @@ class _Gloss:
         begin = max((n for n in commas if n < spot.first), default=-1)
         end = min((n for n in commas if n > spot.first), default=len(self.forms))
         named = any(begin < item.first < end for item in self.items)
-        gap = [n for n in range(begin + 1, spot.first) if n not in self.placed]
+        gap = [n for n in range(begin + 1, spot.first) if n not in self.placed | self.taken]
         passed = [self.sets[name] for name in ("place_gap", "at_place", "list", "fronts")]
         unread = {self.forms[n] for n in gap}.difference(*passed)
         return begin >= 0 and not named and bool(unread)
