@@ -20,7 +20,6 @@ from cxrjax.radiology_text.reach import (
     is_preferred,
     is_run_on,
     is_supposed,
-    is_unread,
     keeps_against,
     lemmas_at,
     next_item,
@@ -211,9 +210,7 @@ class Forward:
         """Applies the cue in force to an item, and to those that share its state."""
         if self.says and self._passes_over(place, item):
             self.says = ""
-        tokens, first = self.tokens, self._denies and not self.seen_since
-        if first and is_unread(tokens, self.cue_at, item):
-            self.says = "hedged possible"
+        tokens = self.tokens
         # "Without catheter kinking"
         if not (self._denies and tokens.form(item.last) in PARTS):
             for one in self.sharing[place]:

@@ -88,25 +88,6 @@ def is_run_on(
     return told and not _or_follows(tokens, begin, end, cues)
 
 
-def is_unread(tokens: Words, cue: tuple[int, int], item: NamedItem) -> bool:
-    """Returns whether a "no" denies something unmodelled and not the item behind it: "no proof
-    that there is a nodule", "no trick of light on the mass"."""
-    if cue[1] - cue[0] > 1 or item.statement is not None:
-        return False
-    gap = lemmas_at(tokens, cue[1], min(item.own))
-    if tokens.forms[cue[0]] not in ("no", "not", "never") or {"or", "nor", "/"} & set(gap):
-        return False
-    if {"that", "whether", "if", "than", "because"} & set(gap):
-        return True
-    if tokens.forms[cue[0]] == "no":
-        bare = [
-            word for word in gap if word not in ("a", "an", "the", "this", "that", "his", "her")
-        ]
-        article = len(bare) < len(gap) and gap[0] not in ("the", "this", "a", "an")
-        return article and not {"of", "for", "in"} & set(gap)
-    return False
-
-
 def is_given(tokens: Words, begin: int, item: NamedItem) -> bool:
     """Returns whether an item is presupposed: "no cavity within the left upper lobe mass"."""
     for place in range(min(item.own) - 1, begin, -1):
@@ -136,7 +117,7 @@ def is_other(tokens: Words, cue: tuple[int, int], place: int, says: str) -> bool
     describes = _GRADES | _KINDS
     if not says.startswith("denied") or not denied or denied[-1] in describes:
         return False
-    return bool(_GRADES & set(graded)) and not {"or", "nor"} & {
+    return bool((_GRADES | {"new"}) & set(graded)) and not {"or", "nor"} & {
         *lemmas_at(tokens, place, len(tokens))
     }
 

@@ -22,7 +22,6 @@ _EARLIER = frozenset(("prior", "previous", "last", "yesterday", "earlier", "befo
 _SURGERY = frozenset(("postsurgical change", "mastectomy"))
 _CHANCES = frozenset(("suspicion", "likelihood", "probability", "chance", "evidence", "index"))
 _DENYING = word_set("denying")
-_DOUBTFUL = word_set("left_open")
 _ONE_LABEL = (
     frozenset(("lung nodule", "lung mass")),
     frozenset(("chronic obstructive pulmonary disease", "emphysema")),
@@ -68,7 +67,6 @@ def judge(
         if reason and not {",", "and", "with"} & {*gap}:
             judged[n] = Judgement("uncertain", "possible", "past")  # "lobectomy for cancer"
     _blanked(tokens, items, judged)
-    _leave_open(tokens, items, judged, clauses, cues, told)
     for n, item in enumerate(items):
         if judged[n].status == "absent" and item.names and item.statement is None:
             clause = next(c for c in clauses if c[0] <= item.first < c[1])
@@ -100,51 +98,6 @@ def _is_twice_denied(
         if not apart and not any(one.first >= first for one in others if one.names):
             return True
     return False
-
-
-def _leave_open(
-    tokens: Words,
-    items: Sequence[NamedItem],
-    judged: list[Judgement],
-    clauses: Sequence[tuple[int, int]],
-    cues: Sequence[Match[Cue]],
-    told: frozenset[int],
-) -> None:
-    """Leaves open what stands beside a word of denial or doubt that nothing here has read."""
-    if _DOUBTFUL.isdisjoint(tokens.forms):
-        return
-    read = told.union(*(range(cue.first, cue.last) for cue in cues), *(item.own for item in items))
-    for place, form in enumerate(tokens.forms):
-        if place in read or form not in _DOUBTFUL:
-            continue
-        begin, end = next(c for c in clauses if c[0] <= place < c[1])
-        for n, item in enumerate(items):
-            plain = judged[n].status == "present" and not judged[n].reason and item.names
-            if plain and begin <= item.first < end and item.statement is None:
-                judged[n] = Judgement("uncertain", "possible", reason="hedged")
-
-
-def without_insertions(tokens: Words, cues: Sequence[Match[Cue]]) -> list[Match[Cue]]:
-    """The cues without those of an insertion: "concerning for, but not diagnostic of, pneumonia",
-    which makes the first of them weaker."""
-    kept = list(cues)
-    for one, other in itertools.pairwise(cues):
-        said = one.payload.after
-        behind = tokens.forms[one.last] if one.last < len(tokens) else ""
-        inserted = other.first in (one.last, one.last + 1) and other.payload.after == "contrast"
-        opens = tokens.forms[one.last - 1] in ("for", "with", "of") and behind in (
-            ",",
-            "(",
-            tokens.forms[other.first],
-        )
-        if not (said.startswith("hedged") and inserted and opens):
-            continue
-        end = next((p for p in range(other.first, len(tokens)) if tokens.forms[p] in (",", ")")), 0)
-        if end and any(tokens.forms[p] == "not" for p in range(other.first, end)):
-            kept = [cue for cue in kept if not other.first <= cue.first < end]
-            weaker = Cue("hedged possible", one.payload.before)
-            kept[kept.index(one)] = Match(one.first, end + 1, weaker)
-    return kept
 
 
 def _judge_clause(

@@ -20,7 +20,7 @@ from cxrjax.radiology_text.forward import Judgement, say
 from cxrjax.radiology_text.items import NamedItem, Topic, find_items, is_device
 from cxrjax.radiology_text.places import find_places, is_midline, side_name, without_corrected
 from cxrjax.radiology_text.rules import load_grammar
-from cxrjax.radiology_text.scope import judge, without_insertions
+from cxrjax.radiology_text.scope import judge
 from cxrjax.radiology_text.unread import UnreadWords, unread_items
 
 _PLAIN = ("definite", "obvious", "convincing")
@@ -120,7 +120,7 @@ class _Parse:
         self.taken = self.named.union(rules.taken())
         cues = [*rules.cues, *english.cues.find(tokens, self.taken)]
         cues = sorted((c for c in cues if not _is_aside(tokens, c)), key=lambda cue: cue.first)
-        self.cues = without_insertions(tokens, cues)
+        self.cues = cues
         timed = self.named.union(*(range(m.first, m.last) for m in rules.times))
         changes = [*rules.times, *english.times.find(tokens, timed)]
         if self.former is not None:

@@ -16,6 +16,7 @@ _AUXILIARIES, _GOVERNORS, _PREPOSITIONS, _TRACES = map(
 )
 _NEGATORS = frozenset(("not", "never", "cannot", "nothing", "nobody", "none"))
 _DENIALS = _NEGATORS | {"no", "without"}
+_DOUBTFUL = word_set("left_open")
 _ELLIPTIC = frozenset(("do", "doe", "did", "will", "would", "could", "can"))
 # Behind a verb that governs the rest of its clause.
 _COMPLEMENTS = word_set("complements")
@@ -30,6 +31,7 @@ _ACTING = word_set("acting")
 _JOINED = frozenset((",", "or", "nor", "and", "/", ":"))
 # May stand between a negator and what it denies.
 _ADVERBS = word_set("adverbs")
+_CLAUSAL = frozenset(("that", "whether", "if", "than", "because"))
 _ARTICLES = frozenset(("a", "an", "the"))
 _BEFORE_NOUN = _ARTICLES | {"any", "this", "that", "left", "right", "bilateral", "small", "large"}
 _OF = frozenset(("of", "for", "against", "from", "to", "before"))
@@ -96,6 +98,8 @@ class UnreadWords:
         """A denial of a new word, or of nothing: "not suited for", "it does not"."""
         forms = self._tokens.forms
         for place in range(begin, end):
+            if forms[place] in _DOUBTFUL and place not in self._read:
+                return place, place + 1
             if forms[place] not in _NEGATORS:
                 continue
             ahead = place + 1
@@ -152,6 +156,8 @@ class UnreadWords:
         gap = range(last, min(item.own))
         if last - first > 1 or forms[first] not in _DENIALS or _JOINED & {*forms[last : gap.stop]}:
             return False
+        if any(forms[p] in _CLAUSAL and forms[p + 1] not in _AUXILIARIES for p in gap):
+            return True  # "no proof that there is a nodule"
         new = [p for p in gap if self._is_new(p) and forms[p] not in _TRACES]
         if forms[first] not in ("no", "without"):
             verb = next((p for p in gap if forms[p] not in _ADVERBS), gap.stop)
