@@ -137,7 +137,7 @@ class _SentencePieceFormat:
 
     def id_of(self, piece: str) -> int | None:
         found = self._processor.piece_to_id(piece)
-        known = found < self.vocab_size  # a damaged model's id for unknown pieces may not be
+        known = 0 <= found < self.vocab_size  # a damaged model's id for unknown pieces may not be
         return found if known and self._processor.id_to_piece(found) == piece else None
 
     def piece_of(self, piece_id: int) -> str:

@@ -19,6 +19,7 @@ _LISTED = word_set("listed")
 _STATES = frozenset(("is", "are", "has", "have", "was", "were", "appear"))
 _LOOKING_BACK = ("for", "from", "than")
 _APART = frozenset(("with", "without", "no", "not"))
+_EXCEPTS = word_set("excepts")
 _NEARLY = ("nearly", "almost", "near", "incomplete", "partial")
 _PASSED_BY = word_set("passed_by")
 _NONE_OF, _PART_OF = word_set("none_of"), word_set("part_of")
@@ -127,8 +128,8 @@ def _changed(
         left = [n for n, item in enumerate(items) if item.last <= begin][-1:]
     back = tokens.forms[items[left[-1]].last : match.first] if left else []
     closes = not _STATES.isdisjoint([*back, *own])
-    if (closes and _APART & set(gap)) or own == ["removal"]:
-        right = []  # "has been removed without pneumothorax"
+    if (closes and _APART & set(gap)) or own == ["removal"] or (gone and _EXCEPTS & set(gap)):
+        right = []  # "has been removed without pneumothorax", "have cleared except for a nodule"
     leads_on = not {",", ":", "is", "are", "with"} & set(gap)
     leads_on &= not (closes and {"and", "or", ","} & set(gap))
     leads_on &= not (left and gap and gap[0] in _LEADS_OFF)

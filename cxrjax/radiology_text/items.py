@@ -333,8 +333,7 @@ def _with_ones(tokens: Words, items: list[NamedItem], topic: Topic | None) -> li
         is_one = (
             (form in ("one", "ones") and leads in _ONES)
             or (form == "one" and bool(article))
-            or (form in _COUNTED and leads in ("except", "save", "than"))
-            or (form in _AMOUNTS and bool(_EXCEPTS & _before_words(tokens, place)))
+            or (form in _COUNTED | _AMOUNTS and bool(_EXCEPTS & _before_words(tokens, place)))
         )
         if not is_one or any(
             place < i.first <= place + 3 and "," not in tokens.forms[place : i.first] for i in items
