@@ -31,8 +31,9 @@ _VERBAL = frozenset(("not", "cannot", "never", "unable", "fail"))
 _LEADS_ON = (",", "of", "for", "to", "in", "from", "with", "and", "or")
 _INSTEAD = (["simply"], ["only"], ["just"], ["merely"])
 _JOINTS = frozenset((",", "and", "with", "(", ")", "or", "nor", "/"))
-# A cue of one of these words says something of the item right after it alone.
+# Between a denied item and a doubt that is of it.
 _RELATIVE = word_set("seen") | {"which", "that", "is", "are", "would", "could", "might", "be"}
+# A cue of one of these words says something of the item right after it alone.
 _ADJECTIVES = word_set("one_finding")
 _PROCEDURAL = frozenset(("after", "following", "post", "status", "s"))
 
