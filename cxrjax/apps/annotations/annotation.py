@@ -194,11 +194,11 @@ class Annotations:
         return [entry for entry in self.kept if entry.shape is not None]
 
     @property
-    def images(self) -> dict[str, list[Annotation]]:
-        """Image -> its entries."""
-        found: dict[str, list[Annotation]] = {}
-        for entry in self.kept:
-            found.setdefault(entry.image, []).append(entry)
+    def images_by_class(self) -> dict[str, set[str]]:
+        """Class -> images with boxes of it."""
+        found: dict[str, set[str]] = collections.defaultdict(set)
+        for one in self.boxes:
+            found[one.label].add(one.image)
         return found
 
     def account(self) -> dict[str, dict[str, Any]]:
@@ -327,6 +327,14 @@ def number_or_none(value: Any) -> float | None:
     except (TypeError, ValueError, OverflowError):
         return None
     return found if math.isfinite(found) else None
+
+
+def confidence_of(value: Any) -> float | None:
+    """A confidence, also of a text in percent or with a decimal comma; None of anything else."""
+    if not isinstance(value, str):
+        return number_or_none(value)
+    found = number_or_none(value.replace(",", ".").rstrip("% "))
+    return found / 100 if found is not None and "%" in value else found
 
 
 def bounds(points: Iterable[Sequence[float]]) -> PixelBox:

@@ -136,7 +136,7 @@ class BoxesBuilder(Builder[BoxesOptions]):
 
     def _look(self, folder: Folder, found: Annotations) -> Iterator[Looked]:
         """Opens every image that is named, and puts its boxes on it."""
-        paths = {name: folder.image(name) for name in found.images}
+        paths = {one.image: folder.image(one.image) for one in found.kept}
         checks.name_readers(found, paths, self._format in _PER_IMAGE)
         fusion = checks.Fusion(self.options.readers, found)
         entries: dict[Path, list[Annotation]] = collections.defaultdict(list)
@@ -193,7 +193,7 @@ class BoxesBuilder(Builder[BoxesOptions]):
             )
         found.kept = kept
         found.told += fusion.told()
-        if rare := checks.rare_classes(found):
+        if rare := sorted(label for label, of in found.images_by_class.items() if len(of) == 1):
             found.told.append(f"classes of a single image: {', '.join(rare[:20])}")
 
     def _fit(

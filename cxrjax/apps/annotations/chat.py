@@ -25,8 +25,6 @@ _LONGEST = 100_000  # characters of an answer
 _TURNS = ("conversations", "messages")
 _ASKING = ("human", "user", "system")
 
-Found = tuple[str, Shape]
-
 
 def kind_of(folder: Folder, path: Path) -> str:
     """ "chat" of a file whose first sample is a chat about an image, else "".
@@ -183,7 +181,7 @@ def _of_json(one: Any, asked: str, said: an.Stated) -> dict[str, Any]:
     if "box_2d" in one:
         a, b, c, d = (number / 1000 for number in numbers)
         shape = Shape((b, a, d, c), "xyxy", "fractions")
-    sure = an.number_or_none(said_of(one, "confidence"))
+    sure = an.confidence_of(said_of(one, "confidence"))
     return {"label": _named(label or asked, said), "shape": shape, "confidence": sure}
 
 

@@ -57,14 +57,16 @@ def check_predictions(found: Annotations, least: float | None) -> None:
             "predictions of a model, no reference; pass --predictions_as_labels=0.5 to use those "
             "of at least this confidence"
         )
+    percent = {one.file for one in found.boxes if (one.confidence or 0) > 1}
     kept = []
     for one in found.kept:
+        confidence = (one.confidence or 0) / (100 if one.file in percent else 1)
         if not is_predicted(one):
             kept.append(one)
         elif least is None:
             found.reject(one, Unusable("prediction", "made by a model; no reference"))
-        elif (one.confidence or 0) < least:
-            told = f"confidence {one.confidence or 0:g}, expected at least {least:g}"
+        elif confidence < least:
+            told = f"confidence {confidence:g}, expected at least {least:g}"
             found.reject(one, Unusable("low_confidence", told))
         else:
             kept.append(one)
@@ -148,10 +150,7 @@ def _spelling(label: str) -> str:
 
 def class_doubts(found: Annotations) -> Iterator[str]:
     """Yields signs that something else than names of classes was read as one."""
-    images: dict[str, set[str]] = collections.defaultdict(set)
-    for one in found.boxes:
-        images[one.label].add(one.image)
-    total = len(found.boxes)
+    images, total = found.images_by_class, len(found.boxes)
     for label in sorted(images):
         if _NUMBERS.search(label) or plain(label).isdigit():
             yield f"the class {shown(label)} contains numbers: is it the right column?"
@@ -161,14 +160,6 @@ def class_doubts(found: Annotations) -> Iterator[str]:
     sides = [label for label in images if plain(label) in ("left", "right")]
     if sides:
         yield f"the class {shown(sides[0])} names a side and no finding; rename its folder or class"
-
-
-def rare_classes(found: Annotations) -> list[str]:
-    """Classes that a single image shows."""
-    images: dict[str, set[str]] = collections.defaultdict(set)
-    for one in found.boxes:
-        images[one.label].add(one.image)
-    return sorted(label for label, of in images.items() if len(of) == 1)
 
 
 def name_readers(found: Annotations, paths: Mapping[str, Path], per_image: bool) -> None:

@@ -142,11 +142,16 @@ def read(folder: Folder, path: Path, said: an.Stated, found: an.Annotations) -> 
 
 
 def _names_of(labels: set[str], folder: Folder, path: Path, said: an.Stated) -> dict[str, str]:
-    """Number or code of a class -> its name, out of --classes or a table of two columns."""
+    """Number or code of a class -> its name, out of --classes or a table of two columns.
+
+    Raises:
+        UserError: two tables disagree.
+    """
     if not labels or not all(_is_number(label) or label.startswith("/") for label in labels):
         return {}
     if said.classes:
         return {str(number): name for number, name in enumerate(said.classes)}
+    found: dict[Path, dict[str, str]] = {}
     for other in folder.files:
         if other == path or other.suffix.lower() not in (".csv", ".tsv"):
             continue
@@ -156,11 +161,14 @@ def _names_of(labels: set[str], folder: Folder, path: Path, said: an.Stated) -> 
             continue
         listed = [rows.header, *(cells for _, cells in rows.rows)]
         pairs = {cells[0]: cells[1] for cells in listed if len(cells) == 2}
-        swapped = {name: key for key, name in pairs.items()}
-        for names in (pairs, swapped):
+        for names in (pairs, {name: key for key, name in pairs.items()}):
             if labels <= names.keys() and not any(_is_number(names[one]) for one in labels):
-                return names
-    return {}
+                found[other] = {one: names[one] for one in labels}
+    for other, names in found.items():
+        if names != next(iter(found.values())):
+            told = "lists of classes that disagree; remove the wrong one, or pass --classes"
+            raise UserError(f"{next(iter(found))} and {other}: {told}")
+    return next(iter(found.values()), {})
 
 
 def table(path: Path, folder: Folder, most: int | None = None) -> Rows:
@@ -453,7 +461,7 @@ def _confidences(row: Mapping[str, str], count: int) -> list[float | None]:
     if not cell and label.startswith("{"):
         cell = said_of(value_of_cell(label), "confidence")
     listed = value_of_cell(cell) if cell.startswith("[") else [cell]
-    numbers = [an.number_or_none(one) for one in listed] or [None]
+    numbers = [an.confidence_of(one) for one in listed] or [None]
     return numbers if len(numbers) == count else numbers[:1] * count
 
 
@@ -543,7 +551,7 @@ def _shapes(texts: list[str], columns: _Columns, has_commas: bool, label: str) -
             _Mark(
                 said_of(one, "label") if "label" not in columns.roles else "",
                 shape_of(_ordered(one, columns.order), columns.form),
-                an.number_or_none(said_of(one, "confidence")),
+                an.confidence_of(said_of(one, "confidence")),
             )
             for one in items
         ]

@@ -89,12 +89,11 @@ def _fits(content: Any, layout: Layout) -> bool:
         return False
     if "keys" not in layout:
         return True
-    if isinstance(content, dict) and layout["images"] == "[]":
-        content = [content]  # a line
-    first = get(content, "0")
+    images = content if isinstance(content, list) else [content]  # of a line
     if isinstance(content, dict) and layout["images"] == "{}":
-        first = next(iter(content.values()), None)
-    return all(get(first, key) is not _ABSENT for key in layout["keys"])
+        images = list(content.values())
+    has_all = (all(get(one, key) is not _ABSENT for key in layout["keys"]) for one in images)
+    return any(itertools.islice(has_all, _SAMPLE))  # the first may have no boxes
 
 
 def _is_chexlocalize(content: Any) -> bool:
@@ -150,30 +149,21 @@ def read(
     """
     where = folder.where(path)
     for place, content in documents(folder, path):
-        entries = _Document(kind, folder, where, place, said, found).read(content)
+        entries = _Document(kind, folder, said, found, Annotation("", where, place)).read(content)
         yield from an.guarded(entries, where, place) if place else entries
 
 
+@dataclasses.dataclass
 class _Document:
-    """One file, or one line of a file.
+    """One file, or one line of a file, at `file.place`."""
 
-    Args:
-        place: of the line.
-    """
-
-    def __init__(
-        self,
-        kind: str,
-        folder: Folder,
-        where: str,
-        place: str,
-        said: an.Stated,
-        found: an.Annotations,
-    ) -> None:
-        self.kind, self.folder, self.said, self.found = kind, folder, said, found
-        self.file = Annotation("", where, place)
-        self.layout: Layout = {}
-        self.names: dict[str, str] = {}
+    kind: str
+    folder: Folder
+    said: an.Stated
+    found: an.Annotations
+    file: Annotation
+    layout: Layout = dataclasses.field(default_factory=dict)
+    names: dict[str, str] = dataclasses.field(default_factory=dict)
 
     def read(self, content: Any) -> an.Entries:
         if isinstance(content, ForeignError):
@@ -359,7 +349,7 @@ class _Document:
             degrees = get(one, layout["turned"])
             shape = shape._replace(degrees=an.numbers_of([0 if degrees is _ABSENT else degrees])[0])
         found: dict[str, Any] = {"shape": shape, "label": self._label(one)}
-        found["confidence"] = an.number_or_none(said_of(one, "confidence"))
+        found["confidence"] = an.confidence_of(said_of(one, "confidence"))
         if reader := said_of(one, "reader"):
             found["reader"] = reader
         found["prediction"] = an.by_model(said_of(one, "source"))
@@ -587,6 +577,9 @@ def _rows_of(content: Any) -> list[dict[str, Any]]:
 
 def _named_image(one: Any) -> dict[str, Any]:
     name = said_of(one, "image")
+    if isinstance(one, dict) and not name.lower().endswith(IMAGE_ENDINGS):  # such as an id
+        texts = (text for text in one.values() if isinstance(text, str))
+        name = next((text for text in texts if text.lower().endswith(IMAGE_ENDINGS)), name)
     return {"name": name, "regions": _boxes_of(one) if name else [], "image": one}
 
 

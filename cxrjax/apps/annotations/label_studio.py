@@ -156,7 +156,7 @@ def _read_task(
         yield from (Rejected(where, place, told) for _ in _regions(one))
     for one in task.get("predictions") or [] if not current else ():
         if isinstance(one, dict):
-            score = an.number_or_none(one.get("score"))
+            score = an.confidence_of(one.get("score"))
             by = dataclasses.replace(base, prediction=True, confidence=score)
             yield from _read_results(one, by, images)
 

@@ -106,7 +106,7 @@ def _by_class(
     if len(found) > _MOST_LEVELS or len(found) > len(said.classes) > 0:
         told = f"{len(found)} levels besides 0; expected one, or numbers of classes"
         raise Unusable("not_a_mask", told)
-    one = label or said.label
+    one = (said.label if label.lower() in ("left", "right") else "") or label or said.label
     if one and not said.classes:
         if len(found) > 1:
             # The edges of a mask that was scaled or compressed.

@@ -10,6 +10,7 @@ import numpy as np
 
 from cxrjax.apps.annotations.annotation import WORDS, Annotation
 from cxrjax.apps.annotations.folder import Folder, split_of
+from cxrjax.apps.annotations.yaml_lists import lists_of
 from cxrjax.errors import ForeignError
 from cxrjax.images.decode import read_image
 from cxrjax.images.files import ImageError
@@ -35,7 +36,8 @@ def own_splits(
 
     A column or attribute decides, then lists of images (data.yaml, ImageSets), then folders of
     images and of annotations, then names of files that annotate several images. Splits are the
-    source's where there are at least two; else the mapping is empty.
+    source's where there are at least two; else the mapping is empty. Names of images decide where
+    all of them have one and nothing else does.
     """
     listed = _listed(folder)
     about: dict[str, set[str]] = collections.defaultdict(set)
@@ -44,6 +46,7 @@ def own_splits(
             about[one.file].add(one.image)
     splits: dict[Path, str] = {}
     faults: dict[Path, Unusable] = {}
+    by_name = all(split_of(path.stem) for path in entries)
     for path, of in entries.items():
         given = {one.split for one in of} - {""}
         given = given or listed.get(path.stem.lower(), set())
@@ -56,6 +59,7 @@ def own_splits(
             )
             found = split_of(parent) or (split_of(name) if of_several else "")
             given |= {found} - {""}
+        given = given or ({split_of(path.stem)} if by_name else set())
         if len(given) > 1:
             told = f"in {' and '.join(sorted(given))} of the source; expected one"
             faults[path] = Unusable("split_conflict", told)
@@ -96,19 +100,11 @@ def _listed(folder: Folder) -> dict[str, set[str]]:
 
 def _places(path: Path) -> Iterator[tuple[str, str]]:
     """Yields (split, folder or list) of data.yaml, which may name several of one split."""
-    under, seen = "", set[str]()
-    for line in read_text(path, MIB).splitlines():
-        key, _, value = line.partition(":")
-        if not line.startswith((" ", "-")):
-            under = key if key in _KEYS and key not in seen else ""
-            seen.add(key)
-            values = value.strip(" []").split(",")
-        else:
-            values = [line.strip().removeprefix("-")]
-        for one in values if under else ():
-            place = one.strip(" '\"").removeprefix("../").removeprefix("./").strip("/")
+    for key, items in lists_of(read_text(path, MIB)).items():
+        for _, place in items if key in _KEYS else ():
+            place = place.removeprefix("../").removeprefix("./").strip("/")
             if len(place) > 1:
-                yield split_of(under), place
+                yield split_of(key), place
 
 
 def one_side(

@@ -13,6 +13,7 @@ from typing import Any
 
 from cxrjax.apps.annotations import annotation as an
 from cxrjax.apps.annotations.folder import Folder
+from cxrjax.apps.annotations.yaml_lists import lists_of
 from cxrjax.errors import ForeignError, UserError
 from cxrjax.files import reading
 from cxrjax.records_io.quality import Unusable
@@ -203,68 +204,16 @@ def _noted_names(notes: Any) -> Iterator[str]:
 
 
 def _yaml_names(text: str) -> Iterator[str]:
-    """Yields the names under `names:`: a list on one line, a list, or a mapping from numbers."""
-    lines = [line.split(" #")[0].rstrip() for line in text.splitlines()]
-    if any(line.startswith("kpt_shape:") for line in lines):
+    """Yields the names under `names:`.
+
+    Raises:
+        ForeignError: their numbers have gaps, or the labels are of poses.
+    """
+    found = lists_of(text)
+    if "kpt_shape" in found:
         raise ForeignError("labels of poses (kpt_shape); expected boxes or outlines")
-    start = next((place for place, line in enumerate(lines) if line.startswith("names:")), None)
-    if start is None:
-        return
-    inline = lines[start].removeprefix("names:").strip()
-    rest = lines[start + 1 :]
-    if inline.startswith(("[", "{")):
-        end = "]" if inline[0] == "[" else "}"
-        parts = [inline]
-        if not inline.endswith(end):
-            for line in rest:
-                parts.append(line.strip())
-                if parts[-1].endswith(end):
-                    break
-        inline = " ".join(parts)
-        if not inline.endswith(end):
-            raise ForeignError("names: a list without an end", start + 1)
-        items = [(*_numbered(item, end == "}"), item) for item in _items(inline[1:-1])]
-    else:
-        items = []
-        for line in filter(str.strip, rest):
-            bare = line.strip()
-            is_item = bare.startswith("-")
-            if not line.startswith((" ", "-")) or not (is_item or bare[:1].isdigit()):
-                break
-            items.append((*_numbered(bare.removeprefix("-").strip(), not is_item), bare))
-    for expected, (number, name, item) in enumerate(items):
+    for expected, (number, name) in enumerate(found.get("names", ())):
         if number is not None and number != str(expected):
-            told = f"names: number {shown(number or item)} where {expected} was expected"
-            raise ForeignError(told.replace("'", ""), start + 1)
+            told = f"names: number {shown(number)} where {expected} was expected"
+            raise ForeignError(told.replace("'", ""))
         yield name
-
-
-def _numbered(item: str, numbered: bool) -> tuple[str | None, str]:
-    """The number and the name of an item; None where the list has no numbers."""
-    if not numbered:
-        return None, _unquoted(item)
-    number, _, name = item.partition(":")
-    return number.strip(), _unquoted(name)
-
-
-def _items(text: str) -> Iterator[str]:
-    """Yields the items of a list on one line; a comma in quotes belongs to its item."""
-    quote, start, is_blank = "", 0, True
-    for place, sign in enumerate(text):
-        if quote:
-            quote = "" if sign == quote else quote
-        elif sign in "'\"" and is_blank:  # one within a name is an apostrophe
-            quote = sign
-        elif sign == ",":
-            yield text[start:place].strip()
-            start, is_blank = place + 1, True
-        is_blank &= sign in " :,0123456789"
-    if text[start:].strip():
-        yield text[start:].strip()
-
-
-def _unquoted(text: str) -> str:
-    text = text.strip()
-    if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"":
-        return text[1:-1]
-    return text

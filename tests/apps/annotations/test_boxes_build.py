@@ -60,7 +60,7 @@ def test_every_format_gives_the_same_boxes(data, kind):
         name: [(label, pytest.approx(box, abs=0.05)) for label, box in of]
         for name, of in expected.items()
     }
-    assert {Path(name).stem for name in found.images} == {Path(name).stem for name in BOXES}
+    assert {Path(one.image).stem for one in found.kept} == {Path(name).stem for name in BOXES}
 
 
 def test_records_ask_in_the_words_of_classes_and_are_balanced(data, tmp_path, capsys):
