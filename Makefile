@@ -216,9 +216,12 @@ $(VENV)/.installed: setup.py requirements/build.txt requirements/test.txt
 	$(call install_hashed,$(VENV))
 	touch $@
 
-# Besides, by version: which build of PyTorch (CPU or CUDA) is the index's to say, and so its hash.
-$(VENV)-parity/.installed: setup.py constraints.txt requirements/build.txt requirements/test.txt
-	$(call install_hashed,$(VENV)-parity)
+# What the tests have, seen from there, and besides, by version: which build of PyTorch (CPU or CUDA)
+# is the index's to say, and so its hash.
+$(VENV)-parity/.installed: $(VENV)/.installed constraints.txt
+	$(PYTHON) -m venv $(VENV)-parity
+	$(PY) -c "import sysconfig; print(sysconfig.get_path('purelib'))" \
+	    > $$($(VENV)-parity/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/tests.pth
 	$(VENV)-parity/bin/pip install --quiet -c constraints.txt \
 	    "torch==2.13.0" "peft==0.21.2" "bert-score==0.3.13" "sentence-transformers==6.2.0" \
 	    "torchmetrics==1.9.0" -e ".[test-buckets]"
