@@ -2,6 +2,7 @@
 
 import collections
 import hashlib
+import math
 import random
 import re
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
@@ -55,7 +56,9 @@ def stratified_validation(label_sets: Mapping[str, Collection[str]], seed: int) 
 
         def harm(image_id: str) -> float:
             # Sum of squared excesses, each over the label's frequency, as choosing changes it.
-            return sum((2 * excess[label] + 1) / frequency[label] for label in label_sets[image_id])
+            # Exact: rounded sums break ties by the order of a set, and by Python's version.
+            changes = ((2 * excess[label] + 1) / frequency[label] for label in label_sets[image_id])
+            return math.fsum(changes)
 
         best = min(block, key=harm)
         chosen.add(best)

@@ -43,6 +43,15 @@ def test_order_of_the_images_does_not_matter_but_the_seed_does():
     assert chosen != split.stratified_validation(label_sets, 1)
 
 
+def test_order_of_the_labels_does_not_matter():
+    rng = random.Random(2)
+    for seed in range(4):
+        drawn = {str(i): rng.sample("abcdefgh", rng.randint(2, 6)) for i in range(1500)}
+        turned = {image: labels[::-1] for image, labels in drawn.items()}
+        chosen = split.stratified_validation(drawn, seed)
+        assert chosen == split.stratified_validation(turned, seed)
+
+
 def test_small_sets():
     assert split.stratified_validation({}, 0) == set()
     assert split.stratified_validation({"a": []}, 0) == set()
