@@ -236,9 +236,9 @@ UNITS = [*HOSTILE, *(_mixed(seed) for seed in range(12))]
 
 
 @each_codec
-@pytest.mark.parametrize("step", [16, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("step", [16, pytest.param(4, marks=pytest.mark.slow)])
 def test_an_answer_of_200_kilobytes_is_read_at_once(subtests, name, step):
-    """With a step, the units between are read in a tenth, and each by other codecs as a whole.
+    """Units between the steps are read in a tenth, and each by other codecs as a whole.
     0.2 s on a quiet core; beside a busy neighbour on the same core it takes up to 0.23."""
     for number, unit in enumerate(UNITS, start=-list(CODECS).index(name)):
         characters, seconds = (20_000, 0.1) if number % step else (200_000, 0.3)
@@ -249,7 +249,7 @@ def test_an_answer_of_200_kilobytes_is_read_at_once(subtests, name, step):
 @pytest.mark.slow
 @each_codec
 def test_time_is_linear_in_the_text(subtests, name):
-    for unit in UNITS[list(CODECS).index(name) % 12 :: 12]:
+    for unit in UNITS[list(CODECS).index(name) % 20 :: 20]:
         with subtests.test(unit=unit[:80]):
             assert _seconds(_read_with(name), unit, 2_000_000) < 3
 
