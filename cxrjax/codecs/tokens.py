@@ -153,7 +153,7 @@ class Florence2(LocationTokens):
 
 _PATCH = r"<\s{0,3}patch_index_\s{0,3}[0-9]{1,9}\s{0,3}>"
 _PATCHES = re.compile(
-    rf"(?:<phrase>(?P<label>[^<>]{{0,300}})</phrase>\s{{0,3}}|(?P<next></delimiter_of_multi_objects/>"
+    rf"(?=<)(?:<phrase>(?P<label>[^<>]{{0,300}})</phrase>\s{{0,3}}|(?P<next></delimiter_of_multi_objects/>"
     rf"\s{{0,3}}))?(?P<box>(?P<open><\s{{0,3}}object\s{{0,3}}>\s{{0,3}})?"
     rf"(?P<tokens>{_PATCH}(?:[ \t,]{{0,3}}{_PATCH}){{0,7}})"
     r"(?P<cut>[ \t,]{0,3}<\s{0,3}[a-z_0-9]{0,30}\Z)?"
@@ -207,16 +207,16 @@ class Kosmos2(Codec):
                 yield Candidate(start, end, None, grid, exact, label)
 
 
-# Bounded repeats throughout: the time is linear in the text, whatever the text.
+# Bounded repeats: the time is linear in any text; the look ahead makes it short where no < is.
 _OPEN, _CLOSE = r"<\s{0,3}box\s{0,3}>", r"<\s{0,3}/\s{0,3}box\s{0,3}>"
 _TOKEN = r"<\s{0,3}[xy]\s{0,3}[0-9]{1,9}\s{0,3}>"
 _ITEM = re.compile(
-    rf"(?P<phrase><obj>(?P<label>[^<>]{{0,300}})(?=<))"
+    rf"(?=<)(?:(?P<phrase><obj>(?P<label>[^<>]{{0,300}})(?=<))"
     rf"|(?:{_OPEN}\s{{0,3}})?(?P<tokens>{_TOKEN}(?:[ \t,]{{0,3}}{_TOKEN})*)"
     rf"(?P<cut>[ \t,]{{0,3}}<\s{{0,3}}(?:[xy][0-9\s]{{0,9}})?\Z)?(?P<close>\s{{0,3}}{_CLOSE})?"
     r"|(?P<end>(?:<\s{0,3}box\s{0,3}>\s{0,3})?<\s{0,3}(?:b(?:ox?)?|[xy]\s{0,3}[0-9]{0,9})?\Z)"
     rf"|(?P<broken>{_OPEN}[^<>]{{0,100}}(?P<over>{_CLOSE})?)"
-    r"|(?P<done></obj>)",
+    r"|(?P<done></obj>))",
     re.IGNORECASE,
 )
 _NUMBERED = re.compile(r"([xy])\s{0,3}([0-9]{1,9})", re.IGNORECASE)

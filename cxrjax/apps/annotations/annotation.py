@@ -388,11 +388,7 @@ def fields(value: Any, what: str) -> dict[str, Any]:
 
 
 def entries(value: Any, what: str) -> list[Any]:
-    """A list of JSON.
-
-    Raises:
-        ForeignError: it is something else.
-    """
+    """A list of JSON, else a ForeignError as of `fields`."""
     if not isinstance(value, list):
         raise ForeignError(f"{what} is {shown_value(value)}; expected a list")
     return value

@@ -10,7 +10,8 @@ from typing import Any
 from cxrjax.apps.annotations import annotation as an
 from cxrjax.apps.annotations.annotation import WORDS, Annotation, Shape
 from cxrjax.apps.annotations.folder import Folder
-from cxrjax.apps.annotations.json_formats import documents, said_of
+from cxrjax.apps.annotations.json_formats import documents
+from cxrjax.apps.annotations.json_paths import said_of
 from cxrjax.errors import ForeignError
 from cxrjax.files import read_packaged
 from cxrjax.records_io.quality import Unusable

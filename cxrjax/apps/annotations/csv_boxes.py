@@ -20,7 +20,7 @@ from cxrjax.apps.annotations import masks
 from cxrjax.apps.annotations.annotation import Annotation, Rejected, Shape, plain
 from cxrjax.apps.annotations.coordinates import Form
 from cxrjax.apps.annotations.folder import IMAGE_ENDINGS, Folder, split_of
-from cxrjax.apps.annotations.json_formats import said_of
+from cxrjax.apps.annotations.json_paths import said_of
 from cxrjax.apps.annotations.keys import four_of, shape_of, shape_of_via3, units_in, value_of_cell
 from cxrjax.errors import ForeignError, UserError
 from cxrjax.files import reading

@@ -58,7 +58,7 @@ FORMATS: dict[str, Format] = {
     for kind, read in _READERS.items()
 }
 _TABLES = (".csv", ".tsv")
-_Group = tuple[str, Form | None, Units | None]
+_Group = tuple[str, Form | None, Units | None]  # a source, and what its names state
 _SHOWN = 3
 
 
@@ -211,13 +211,10 @@ def _find_images(folder: Folder, found: Annotations) -> None:
             f"the first {names[0]!a}; found {len(folder.images):,} images{seen}; rename them, or "
             "pass --images=FOLDER"
         )
-    kept = []
     for entry in found.kept:
         if entry.image in faults:
             found.reject(entry, faults[entry.image])
-        else:
-            kept.append(entry)
-    found.kept = kept
+    found.kept = [entry for entry in found.kept if entry.image not in faults]
 
 
 def _place_boxes(folder: Folder, found: Annotations, said: Stated, joint: str) -> None:
@@ -232,7 +229,7 @@ def _place_boxes(folder: Folder, found: Annotations, said: Stated, joint: str) -
     unsure: dict[_Group, list[Annotation]] = collections.defaultdict(list)
     for entry in found.boxes:
         if entry.shape is not None and not entry.shape.exact:
-            unsure[_group(entry, entry.shape, joint)].append(entry)
+            unsure[joint or entry.file, entry.shape.form, entry.shape.units].append(entry)
     settled: dict[_Group, Settled] = {}
     for group, members in unsure.items():
         fours = [
@@ -247,11 +244,6 @@ def _place_boxes(folder: Folder, found: Annotations, said: Stated, joint: str) -
     ]
 
 
-def _group(entry: Annotation, shape: an.Shape, joint: str) -> _Group:
-    """Boxes of one form: their source, and what their names state."""
-    return joint or entry.file, shape.form, shape.units
-
-
 def _placed(
     folder: Folder,
     found: Annotations,
@@ -264,7 +256,7 @@ def _placed(
         return entry
     form = Settled(shape.form or "xyxy", shape.units or "pixels", "")
     if not shape.exact:
-        form = settled[_group(entry, shape, joint)]
+        form = settled[joint or entry.file, shape.form, shape.units]
     size = entry.image_hw or folder.size_or_none(entry.image)
     if size is None and form.units != "pixels":
         found.reject(entry, Unusable("unreadable_image", "the image of this box has no size"))

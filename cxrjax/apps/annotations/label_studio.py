@@ -15,7 +15,7 @@ from cxrjax.apps.annotations import annotation as an
 from cxrjax.apps.annotations import csv_boxes
 from cxrjax.apps.annotations.annotation import Annotation, Rejected, Shape
 from cxrjax.apps.annotations.folder import Folder, split_of
-from cxrjax.apps.annotations.json_formats import get, said_of
+from cxrjax.apps.annotations.json_paths import get, said_of
 from cxrjax.apps.annotations.keys import shape_of, value_of_cell
 from cxrjax.apps.annotations.masks import boxes_of_brush
 from cxrjax.errors import ForeignError
@@ -288,8 +288,7 @@ def _shapes(one: dict[str, Any], image_hw: tuple[int, int] | None) -> list[Shape
     if kind == "choices":
         return [None]  # a class of the whole image
     if kind == "brushlabels" and isinstance(value, dict):
-        boxes: list[Shape | None] = [Shape(b) for b in boxes_of_brush(value.get("rle"), image_hw)]
-        return boxes
+        return [Shape(box) for box in boxes_of_brush(value.get("rle"), image_hw)]
     if not isinstance(value, dict) or kind not in _SHAPES or not _HAS_AREA & value.keys():
         raise Unusable("missing_box", f"{kind}: expected rectangles, polygons or ellipses")
     rotation = one.get("image_rotation") or 0
