@@ -47,6 +47,7 @@ def in_english(text: str) -> tuple[str, list[int] | None]:
         ahead, behind = _is_english(text[: run.start()]), _is_english(text[done:][::-1])
         for word, start, end in _translated(run[0], ahead, behind):
             said = word if (start, end) == (0, len(run[0])) and word == run[0] else f" {word} "
+            said = said.rstrip() if text[done : done + 1] in ("?", "？") else said
             pieces.append(said)
             steps = range(len(said)) if said == run[0] else [start] * (len(said) - 1) + [end]
             places.extend(run.start() + step for step in steps)

@@ -7,18 +7,17 @@ from typing import NamedTuple
 
 from cxrjax.radiology_text.definitions import OrganStatement
 from cxrjax.radiology_text.english import Match, Words
-from cxrjax.radiology_text.lexicon import English, word_set
+from cxrjax.radiology_text.lexicon import English, pattern, word_set
 
 # How many words may stand between an organ and its state.
 _STATE_REACH = 16
 _PAIRED = frozenset(("left", "right", "and", "sided", "a", ","))
-_ORDINALS = frozenset(("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth"))
-_ORDINALS |= {"ninth", "tenth", "eleventh", "twelfth"}
+_DISSENTS = pattern("dissents")
 # Organs that findings of other names are said to be in: "a nodule in the left upper lobe".
 _PLACES = ("lungs", "thoracic spine", "bones")
 # Findings whose names are those of organs too.
 _ORGANS_TOO = frozenset(("lymphadenopathy", "bowel dilatation", "interstitial markings"))
-_OF_ORGAN = frozenset(("the", "left", "right", "both", *_ORDINALS))
+_OF_ORGAN = word_set("ordinals") | {"the", "left", "right", "both"}
 _JOINTS = (",", "and", "but", "yet", "otherwise", "mildly", "slightly", "are", "is")
 _ONES = word_set("before_one")
 _PASSED = word_set("passed")
@@ -183,13 +182,11 @@ def _by_side(tokens: Words, items: list[NamedItem]) -> list[NamedItem]:
     for n, item in enumerate(items):
         end = items[n + 1].first if n + 1 < len(items) else len(tokens)
         forms = tokens.forms[item.last : end]
-        if forms[:1] != [":"] or not {"left", "right"} <= set(forms) or item.statement:
-            found.append(item)
-            continue
-        values = [place for place, form in enumerate(forms) if form in ("left", "right")]
+        labels = forms[:1] == [":"] and {"left", "right"} <= set(forms) and not item.statement
+        values = [n for n, form in enumerate(forms) if labels and form in ("left", "right")]
         parts = [forms[a:b] for a, b in itertools.pairwise([*values, len(forms)])]
         bare = [[form for form in part[1:] if form not in _BETWEEN_VALUES] for part in parts]
-        if values[0] > 1 or not all(bare) or not any(part[0] in _NO_VALUES for part in bare):
+        if values[:1] != [1] or not all(bare) or not any(part[0] in _NO_VALUES for part in bare):
             found.append(item)
             continue
         for place, part in zip(values, bare, strict=True):
@@ -311,12 +308,14 @@ def _ends_short(tokens: Words, place: int) -> list[str]:
 
 def _with_ones(tokens: Words, items: list[NamedItem], topic: Topic | None) -> list[NamedItem]:
     """Adds "one", "an amount", "none" that stand for a finding named before."""
-    if topic and not items and (stands := _ends_elliptic(tokens)) and topic.statement is None:
-        last = len(tokens)
-        own, gone = frozenset((last - 1,)), stands == "gone"
-        item = NamedItem(last - 1, last, topic.names, None, own=own, refers=gone, is_gone=gone)
-        item.is_denied = gone
-        return [item]
+    stands = _ends_elliptic(tokens)
+    if stands == "denied" and items:
+        topic = Topic(items[-1].names, items[-1].statement)
+    if topic and stands and topic.statement is None and (stands == "denied" or not items):
+        last, refers = len(tokens), stands != "there"
+        item = NamedItem(last - 1, last, topic.names, own=frozenset((last - 1,)), refers=refers)
+        item.is_gone, item.is_denied = stands == "gone", refers
+        return [*items, item]
     for place, form in enumerate(tokens.forms):
         if form not in _STAND_FOR_ONE:
             continue
@@ -348,7 +347,9 @@ def _with_ones(tokens: Words, items: list[NamedItem], topic: Topic | None) -> li
 
 
 def _ends_elliptic(tokens: Words) -> str:
-    """Returns "there" for "now there is", "gone" for "the present one does not"."""
+    """Returns "there" for "now there is", "gone" for "the present one does not", else "denied"."""
+    if _DISSENTS.search(" ".join(tokens.forms[-3:])):
+        return "denied"  # "I do not"
     last = tokens.forms[-2:]
     if last in (["there", "is"], ["there", "are"]):
         return "there"

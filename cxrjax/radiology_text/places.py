@@ -16,7 +16,7 @@ _HEADS = ("lung zone", "lung field", "lobe", "zone", "lung", "field", "hemithora
 _LOOSE = word_set("loose")
 _MIDLINE = frozenset(("heart", "mediastinum", "aorta", "imaging", "pulmonary vasculature"))
 _BESIDE = word_set("beside")
-_COMPARING = ("compared", "relative", "than", "unlike", "comparison")
+_COMPARING = ("compared", "than", "unlike", "comparison")
 _PLURAL = ("bases", "apices", "lobes", "zones")
 _THERE = {tuple(words.split()) for words in word_set("said_there")}
 _NODES = ("lymphadenopathy", "calcified lymph node")
@@ -291,15 +291,13 @@ def _joined(tokens: Words, spots: list[_Spot], english: English, borders: set[in
 
 
 def _is_denied(tokens: Words, place: int, own: set[int]) -> bool:
-    """Returns whether "not in the" precedes a place and belongs to no item itself."""
-    if own.intersection(range(max(0, place - 3), place)):
-        return False
+    """Returns whether "not in the" or "than the" precedes a place; its "not" is of no item."""
     before = tokens.forms[max(0, place - 3) : place]
     while before and before[-1] in ("the", "with", *_PREPOSITIONS):
         before.pop()
-    if not before:
-        return False
-    return (before[-1] == "not" and len(before) < min(3, place)) or before[-1] in _COMPARING
+    said = before[-1] if before else ""
+    free = said == "not" and own.isdisjoint(range(max(0, place - 3), place))
+    return said in _COMPARING or (free and len(before) < min(3, place))
 
 
 def _resolve(spots: Sequence[_Spot], side: str) -> None:

@@ -24,6 +24,7 @@ _VERDICT = lexicon.pattern("verdict_behind")
 # Of a question that is answered at once: the mark, and what stands before the answer.
 _ASKED = lexicon.pattern("asked")
 _REFERS = lexicon.pattern("refers")
+_ONLY = re.compile(r"\bonly\s+(?:the\s+)?\Z")
 _CORRECTS = re.compile(r"\W*(?:correction|corrigendum|erratum)\b")
 
 
@@ -75,7 +76,8 @@ class ReportReader:
                 source = None if one.source is None else now_at[one.source]
                 if start or source != one.source:
                     one = dataclasses.replace(one, span=(a + start, b + start), source=source)
-                updated = _update(found, one) if is_reference else None
+                only = is_reference and _ONLY.search(said, 0, a) is not None
+                updated = _update(found, one, only) if is_reference else None
                 now_at.append(len(found) if updated is None else updated)
                 if updated is None:
                     found.append(one)
@@ -93,14 +95,12 @@ class ReportReader:
         for start, end in sentences:
             if held is not None:
                 is_short = end - start < _SHORT_ANSWER and _VERDICT.match(plain, start, end)
-                if is_short and self._named(plain, held).isdisjoint(
-                    self._named(plain, (start, end))
-                ):
-                    yield held[0], end
-                    held = None
-                    continue
-                yield held
+                asked = self._named(plain, held) if is_short else set()
+                joins = is_short and asked.isdisjoint(self._named(plain, (start, end)))
+                yield (held[0], end) if joins else held
                 held = None
+                if joins:
+                    continue
             if plain[start:end].rstrip().endswith("?") and not SUPPOSES.match(plain, start, end):
                 held = (start, end)
             else:
@@ -139,10 +139,11 @@ def _unanswered(asked: list[Assertion], answer: Sequence[Assertion]) -> list[Ass
     return [one for one in asked if one.is_now or one.finding not in answered]
 
 
-def _update(found: list[Assertion], new: Assertion) -> int | None:
+def _update(found: list[Assertion], new: Assertion, only: bool) -> int | None:
     """Brings what was asserted before up to what is said of it now, and returns its index.
 
-    None where `new` is of another side, or nothing was asserted.
+    None where `new` is of another side, or nothing was asserted; `only` of its side, the other
+    side has become otherwise.
     """
     of_it = [n for n, one in enumerate(found) if one.finding == new.finding]
     if not of_it:
@@ -153,11 +154,13 @@ def _update(found: list[Assertion], new: Assertion) -> int | None:
         if new.time == "new" and old.time in NOT_NOW:
             return None  # "earlier films showed no effusion; there is now one on the left"
         if old.side == "bilateral" and new.side in OPPOSITE:
-            found[of_it[-1]] = dataclasses.replace(
-                old,
-                side=OPPOSITE[new.side],
-                regions=tuple(r for r in old.regions if new.side not in r),
-            )
+            regions = tuple(r for r in old.regions if new.side not in r)
+            old = dataclasses.replace(old, side=OPPOSITE[new.side], regions=regions)
+            if only and new.time == "unchanged":
+                old = dataclasses.replace(old, status="absent", time="resolved")
+            elif only and new.time == "resolved":
+                old = dataclasses.replace(old, time="unchanged")
+            found[of_it[-1]] = old
             return None
         if old.side is not None:
             return None

@@ -22,10 +22,7 @@ _EARLIER = frozenset(("prior", "previous", "last", "yesterday", "earlier", "befo
 _SURGERY = frozenset(("postsurgical change", "mastectomy"))
 _CHANCES = frozenset(("suspicion", "likelihood", "probability", "chance", "evidence", "index"))
 _DENYING = word_set("denying")
-_ONE_LABEL = (
-    frozenset(("lung nodule", "lung mass")),
-    frozenset(("chronic obstructive pulmonary disease", "emphysema")),
-)
+_ONE_LABEL = {frozenset(pair.split(" / ")) for pair in word_set("one_label")}
 _PROPERTIES = word_set("properties")
 _AT = (["at"], ["in"], ["on"])
 _VERSUS = frozenset(("versus", "vs"))
@@ -174,6 +171,8 @@ def _looks_back(
         )
     if cue.last < clause[1] and tokens.forms[cue.last] in ("than", "over"):
         return True
+    if not cue.payload.after and tokens.forms[cue.last - 1] in ("for", "of", "to"):
+        return True  # "pneumonia is an explanation for opacity"
     if tokens.forms[cue.last - 1] in ("low", "weak", "slim", "remote"):
         return bool(_CHANCES & set(front))  # "suspicion of pneumothorax is low"
     after = next((place for place in firsts if place >= cue.last), None)

@@ -41,12 +41,7 @@ _UNSAID = {"silent": "said nothing", "unread": "unread"}
 _OF_NORMAL = ("unchanged", "resolved")
 _THEN, _NOW = lexicon.word_set("then"), lexicon.word_set("now")
 _DEGREES = lexicon.grades("degrees")
-_CALCIFIED = {
-    "lung nodule": "granuloma",
-    "lymphadenopathy": "calcified lymph node",
-    "lung opacity": "lung calcification",
-    "lung lesion": "lung calcification",
-}
+_CALCIFIED = dict(pair.split(": ") for pair in lexicon.word_set("calcified_are"))
 
 
 class SentenceContext(NamedTuple):

@@ -21,8 +21,7 @@ _ELLIPTIC = frozenset(("do", "doe", "did", "will", "would", "could", "can"))
 # Behind a verb that governs the rest of its clause.
 _COMPLEMENTS = word_set("complements")
 # Behind the plural of a noun, rather than a verb.
-_BEHIND_NOUNS = _AUXILIARIES | _PREPOSITIONS
-_BEHIND_NOUNS |= {"", "with", "and", "or", "for", ",", ".", ":", "(", ")"}
+_BEHIND_NOUNS = _AUXILIARIES | _PREPOSITIONS | word_set("behind_nouns")
 _MARKS = frozenset(",;:()/")
 _STOPS = _AUXILIARIES | _MARKS
 _ADJECTIVES = ("ic", "ous", "al", "ed", "ar")
@@ -77,7 +76,7 @@ class UnreadWords:
             self._governor(begin, first)
             or self._denied(begin, end)
             or self._before(begin, first - 1)
-            or self._behind(item.last, end)
+            or self._behind(begin, item.last, end)
         )
 
     def _governor(self, begin: int, first: int) -> tuple[int, int] | None:
@@ -117,19 +116,22 @@ class UnreadWords:
             front -= 1
         if front <= begin or front in self._read:
             return None
+        if forms[front] == ":":  # "blarg: nodule"
+            return (begin, front + 1) if front == 1 and self._is_new(begin) else None
         if forms[front] in _OF:
             return (front - 1, front + 1) if self._is_new(front - 1) else None
         acts = self._acts(front) if front == last else forms[front + 1] in _ARTICLES
         apart = front - 1 in self._read or _ADVERBIAL & {*forms[max(begin, front - 3) : front]}
         return (front, front + 1) if acts and not apart and self._is_new(front) else None
 
-    def _behind(self, place: int, end: int) -> tuple[int, int] | None:
+    def _behind(self, begin: int, place: int, end: int) -> tuple[int, int] | None:
         """A predicate, value or noun behind an item: "nodule evaporates", "nodule clinic"."""
         forms = self._tokens.forms
         value = self._tokens.form(place) == ":" and place not in self._read
         said = self._tokens.form(place + value)
-        # "Fibrotic strands", "effusion tracking upwards"
-        goes_on = said.endswith("ing") or self._tokens.form(place - 1).endswith(_ADJECTIVES)
+        # "Fibrotic strands", "effusion tracking upwards", "beyond a nodule I find"
+        goes_on = said in ("i", "we") and begin in self._read
+        goes_on |= said.endswith("ing") or self._tokens.form(place - 1).endswith(_ADJECTIVES)
         if place + value < end and self._is_new(place + value) and not goes_on:
             return place, place + value + 1
         while place < end and not self._is_new(place) and forms[place] not in _STOPS:
