@@ -116,7 +116,7 @@ def graded(graph):
     """(grade, questions) of all questions of a graph."""
     read_back = ReadBack(graph)
     questions = generate_questions(graph, MentionCounts()).questions
-    return [(rate_by_rules(question, read_back.verdict), question) for question in questions]
+    return [(rate_by_rules(question, read_back.verdicts), question) for question in questions]
 
 
 def test_readings_are_borne_out_and_silence_contradicts(graph_of):
@@ -127,7 +127,7 @@ def test_readings_are_borne_out_and_silence_contradicts(graph_of):
         answer_id="a", answer_type="main_answer", text="-", certainty="not_mentioned",
         obs_entities=node.obs_entities,
     )  # fmt: skip
-    assert ReadBack(graph).verdict(silent) == "NON_ALIGNED_CONTRADICTING"
+    assert ReadBack(graph).verdicts(silent)["entailment"] == "NON_ALIGNED_CONTRADICTING"
 
 
 @cases("finding, changes")

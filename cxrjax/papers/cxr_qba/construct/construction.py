@@ -105,7 +105,7 @@ def add_comparisons(
 def _grade(question: NativeQuestion, how: CxrQbaConstruction, read_back: ReadBack) -> None:
     question.question_quality = {"extraction_grade": extraction_grade(question)}
     if how.surrogate:
-        rate_by_rules(question, read_back.verdict)
+        rate_by_rules(question, read_back.verdicts)
 
 
 @dataclasses.dataclass

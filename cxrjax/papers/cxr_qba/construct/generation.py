@@ -13,7 +13,7 @@ from cxrjax.papers.cxr_qba.construct import phrases, wording
 from cxrjax.papers.cxr_qba.construct.checks import overlap
 from cxrjax.papers.cxr_qba.construct.sampling import MentionCounts, sample, unmentioned_findings
 from cxrjax.papers.cxr_qba.construct.wording import Node, Nodes, least_sure
-from cxrjax.radiology_text.definitions import SIDES
+from cxrjax.radiology_text.definitions import SIDES, Finding
 from cxrjax.radiology_text.english import capital, join
 
 Questions = Iterator[native.NativeQuestion]
@@ -167,12 +167,10 @@ class _Generator(wording.QuestionMaker):
         elif denials and (sure := self.denial_of(denials, region, own)) == _ACUTE_ONLY:
             yield self.by_template(describe, f"{none}_acute", False, denials, values)
         elif denials and sure != "uncertain":
-            for kind, name, positive in (
-                (describe, none, False),
-                (abnormal, f"{prefix}abnormal_no", False),
-                (normal, f"{prefix}normal_yes", True),
-            ):
-                yield self.by_template(kind, name, positive, _lasting(denials), values, sure)
+            denied = _lasting(denials)
+            yield self.by_template(describe, none, False, denied, values, sure)
+            yield self.by_template(abnormal, f"{prefix}abnormal_no", False, denied, values, sure)
+            yield self.by_template(normal, f"{prefix}normal_yes", True, denied, values, sure)
 
     def denial_of(self, denials: Nodes, region: str | None = None, own: Nodes | None = None) -> str:
         """Returns how sure it is that there is no abnormality, or that only acute ones are denied.
@@ -274,21 +272,22 @@ class _Generator(wording.QuestionMaker):
             finding = self.definitions.findings[name]
             # "Where is the cardiopulmonary abnormality?" is nobody's question.
             if finding.category in ("abnormality", "device") and finding.subcategory != "general":
-                a_finding = phrases.noun([finding], [], article=True)
-                values = {
-                    **_grammar(name, finding=phrases.shown(name)),
-                    "a_finding": a_finding,
-                    "A_finding": capital(a_finding),
+                one = phrases.noun([finding], [], article=True)
+                about = {
+                    "finding": phrases.shown(name),
+                    "a_finding": one,
+                    "A_finding": capital(one),
                 }
-                yield from self.finding(name, finding.category == "device", values)
+                yield from self.finding(finding, _grammar(name, **about))
 
-    def finding(self, name: str, device: bool, values: dict[str, str]) -> Questions:
+    def finding(self, finding: Finding, values: dict[str, str]) -> Questions:
+        name, types = finding.name, _DATA["about_finding"][finding.category]
         own = [o for o in self.reported if name in _entities(o)]
         # What another of them is taken for is below that one.
         below = {child for o in _present(own) for child in self.graph.children(o.obs_id)}
         present = [o for o in _present(own) if o.obs_id not in below]
         if present:
-            yield from self._present_finding(present, device, values)
+            yield from self._present_finding(finding, present, values)
             return
         denials = [o for o in own if not o.positive and name in o.obs_entities]
         whole, sure = _lasting(denials), None
@@ -301,40 +300,34 @@ class _Generator(wording.QuestionMaker):
                 above -= _ANY_ABNORMALITY
             wider = [o for o in self.reported if not o.positive and above & {*o.obs_entities}]
             whole = _lasting(wider)
-        describe, has, _ = _about_finding(device)
-        yield self.by_template(describe, "finding_none", False, whole, values, sure)
-        yield self.by_template(has, "finding_no", False, whole, values, sure)
+        yield self.by_template(types[0], "finding_none", False, whole, values, sure)
+        yield self.by_template(types[1], "finding_no", False, whole, values, sure)
 
-    def _present_finding(self, present: Nodes, device: bool, values: dict[str, str]) -> Questions:
+    def _present_finding(self, one: Finding, present: Nodes, values: dict[str, str]) -> Questions:
         """Asks to describe a finding that is there, whether, where, and how severe it is."""
-        describe, has, where = _about_finding(device)
+        describe, has, where = _DATA["about_finding"][one.category]
         yield self.question(describe, self.say(present), values)
-        certainty = min((o.certainty or "certain" for o in present), key=phrases.CERTAINTIES.index)
+        sure = min((o.certainty or "certain" for o in present), key=phrases.CERTAINTIES.index)
         named = "finding_yes" if _any_sure(present) else "finding_maybe"
-        yield self.by_template(has, named, True, present, values, certainty)
+        yield self.by_template(has, named, True, present, values, sure)
         placed = [o for o in present if o.regions and not o.default_regions]
-        graded = [o for o in present if o.modifiers.get("severity") and not device]
-        places = join(list(dict.fromkeys(place for o in placed for place in _places(o))))
+        # Where a sign of it is need not be where it is.
+        placed = [
+            o for o in placed if one.name in o.obs_entities or overlap(o.region_names, one.regions)
+        ]
+        if placed and one.name not in _ANY_ABNORMALITY:
+            places = dict.fromkeys(place for o in placed for place in _places(o))
+            told = {"regions": join(list(places))}
+            yield self.by_template(where, "finding_where", True, placed, values, sure, told)
+        if one.category == "device" or any(lump in one.name for lump in _DATA["findings"]["lumps"]):
+            return
         # One word: of several lesions, those that are worst.
-        worst = max((_grade(o) for o in graded), default=0)
-        graded = [o for o in graded if _grade(o) == worst]
-        for kind, template, because, told in (
-            (where, "finding_where", placed, {"regions": places}),
-            (
-                "D04_how_severe_is_finding",
-                "finding_severity",
-                graded,
-                {"severity": _severity(graded)},
-            ),
-        ):
-            if because:
-                yield self.by_template(kind, template, True, because, values, certainty, told)
-
-
-def _about_finding(device: bool) -> tuple[str, str, str]:
-    """Returns the types that describe a finding, ask whether and where it is."""
-    describe, has, where = _DATA["about_finding"]["device" if device else "abnormality"]
-    return describe, has, where
+        worst = max(map(_grade, present))
+        if worst >= 0:
+            graded = [o for o in present if _grade(o) == worst]
+            told = {"severity": graded[0].modifiers["severity"][0]}
+            kind = "D04_how_severe_is_finding"
+            yield self.by_template(kind, "finding_severity", True, graded, values, sure, told)
 
 
 def _grammar(name: str, **about: str) -> dict[str, str]:
@@ -377,9 +370,6 @@ def _places(observation: Node) -> Iterator[str]:
         yield f"the {phrases.shown(entry.region)}{measured}"
 
 
-def _severity(graded: Nodes) -> str:
-    return graded[0].modifiers["severity"][0] if graded else ""
-
-
 def _grade(observation: Node) -> int:
-    return phrases.GRADES.get(observation.modifiers["severity"][0], 0)
+    """Returns how much a severity is, -1 without one."""
+    return max((phrases.GRADES[s] for s in observation.modifiers.get("severity", [])), default=-1)

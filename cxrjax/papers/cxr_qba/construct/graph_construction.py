@@ -1,6 +1,5 @@
 """Builds scene graphs from what was read out of a report and regions on images."""
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,7 +14,6 @@ from cxrjax.radiology_text.definitions import Finding, load_definitions
 from cxrjax.radiology_text.english import split_words
 
 CHILD_TYPE = "interpretation"
-_REMOVED = re.compile(r"_|XXX")  # MIMIC-CXR's and OpenI's marks of removed words
 PART_OF = "part_of"
 # Image id -> region -> where it is.
 LocalizedImages = Mapping[str, Mapping[str, LocalizedRegion]]
@@ -72,7 +70,6 @@ def _read_nodes(
     extraction: read.Extraction, mapper: EntityMapper
 ) -> tuple[list[wording.Node], dict[str, str], list[native.SentenceRelation]]:
     """Returns nodes, parents before children; child's id -> parent's; which sentence says which."""
-    texts = {one.sent_id: one.text for one in extraction.sentences}
     nodes: list[wording.Node] = []
     parents: dict[str, str] = {}
     spoken: list[native.SentenceRelation] = []
@@ -86,11 +83,6 @@ def _read_nodes(
             native.SentenceRelation(observation_id=node.obs_id, sentence_id=sent_id)
             for sent_id in observed.sentence_ids
         )
-        # A word that de-identification took away may have said otherwise.
-        if any(_REMOVED.search(texts.get(sent_id, "")) for sent_id in observed.sentence_ids):
-            node.obs_quality["sentence_name_quality"] = ratings.worst_values(
-                [node.obs_quality, {"sentence_name_quality": "UNDERSCORES_IN_SENTENCE_OR_NAME"}]
-            )["sentence_name_quality"]
         for child in observed.children:
             add(child, node.obs_id)
 

@@ -25,15 +25,21 @@ def one_severity(
     """Returns modifiers with at most one severity: the greatest, of equal ones the last stated.
 
     Args:
-        names: of the findings; of an enlargement a degree goes before a size.
+        names: of the findings; of what has no size a size is a degree, or nothing.
     """
-    found = [value for kind, value in modifiers if kind == "severity"]
-    if len(set(found)) < 2:
-        return tuple(modifiers)
-    enlarged = any(part in name for name in names for part in _LISTS["enlarged"])
-    degrees = [value for value in found if value not in _LISTS["sizes"]] if enlarged else []
-    kept = max(reversed(degrees or found), key=lambda value: GRADES.get(value, 0))
-    return (("severity", kept), *(m for m in modifiers if m[0] != "severity"))
+    sized = all(map(_has_size, names))
+    said = [value for kind, value in modifiers if kind == "severity"]
+    found = [value if sized else _DATA["degrees"].get(value, value) for value in said]
+    kept = max(reversed(found), key=lambda value: GRADES.get(value, 0), default="")
+    others = (m for m in modifiers if m[0] != "severity")
+    return (("severity", kept), *others) if kept else tuple(others)
+
+
+def _has_size(name: str) -> bool:
+    if any(part in name for part in _LISTS["enlarged"]):
+        return False
+    one = load_definitions().findings.get(name)
+    return one is None or one.countable or one.subcategory not in _LISTS["sized_if_counted"]
 
 
 def shown(name: str) -> str:
@@ -171,6 +177,7 @@ def _side_and_place(
 ) -> tuple[str, Sequence[str]]:
     """Returns an adjective and the regions left to name: none that the finding's name implies."""
     usual = {region for finding in findings for region in finding.regions}
+    usual |= {r for finding in findings for r in _DATA["beside"].get(finding.subcategory, ())}
     if set(regions) <= usual:
         return "", ()
     every = load_definitions().regions

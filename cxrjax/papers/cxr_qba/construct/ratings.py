@@ -17,7 +17,7 @@ from cxrjax.radiology_text.definitions import load_language
 from cxrjax.radiology_text.english import split_words
 
 Places = Mapping[str, native.NativeLocalization]  # by image
-ReadBack = Callable[[native.NativeAnswer], str | None]
+ReadBack = Callable[[native.NativeAnswer], Mapping[str, str]]
 
 GRADES = ("A++", "A+", "A", "B", "C", "D")
 UNRATED = "unrated"
@@ -29,7 +29,7 @@ _CRITERIA = read_packaged(str(__package__), "reference/criteria.toml")
 SCENE_GRAPH_CRITERIA: dict[str, dict[str, str]] = _CRITERIA["scene_graph"]
 ANSWER_CRITERIA: dict[str, dict[str, str]] = _CRITERIA["answer"]
 QUESTION_CRITERIA: dict[str, dict[str, str]] = _CRITERIA["question"]
-_EVERY = {**SCENE_GRAPH_CRITERIA, **ANSWER_CRITERIA, **QUESTION_CRITERIA}
+_EVERY = {**SCENE_GRAPH_CRITERIA, **ANSWER_CRITERIA, **QUESTION_CRITERIA, **_CRITERIA["surrogate"]}
 
 
 def rating(criterion: str, value: str, answer_type: str = "main_answer") -> str:
@@ -224,24 +224,24 @@ def merged(places: Sequence[Places]) -> dict[str, native.NativeLocalization]:
 
 
 SURROGATE = "surrogate"
-RATER = "cxrjax-rules-surrogate-3"
+RATER = "cxrjax-rules-surrogate-4"
 _SENTENCE = re.compile(r"[A-Z].*[.!]$", re.DOTALL)
 
 
-def rate_by_rules(
-    question: native.NativeQuestion, read_back: ReadBack = lambda answer: None
-) -> str:
+def rate_by_rules(question: native.NativeQuestion, read_back: ReadBack = lambda answer: {}) -> str:
     """Writes verdicts into the question and its answers, and returns the surrogate grade.
 
     Args:
-        read_back: verdict on an answer's entailment by its sentences, None where it has none.
+        read_back: verdicts on an answer by its sentences, none where no sentence made it.
     """
     texts: set[str] = set()
     grades = [extraction_grade(question, bool(question.question_img_localization_quality))]
     for answer in native.walk(question.answers):
         if answer.certainty == NOT_MENTIONED and answer.answer_type == "related_information":
             continue  # of the report, and exported by request alone
-        verdicts = _answer_verdicts(answer, answer.text in texts, read_back(answer))
+        # Details are what an answer follows from, and may have its words.
+        repeated = answer.text in texts and answer.answer_type != "details"
+        verdicts = {**_answer_verdicts(answer, repeated), **read_back(answer)}
         texts.add(answer.text)
         answer.answer_quality = {**answer.answer_quality, SURROGATE: {"rater": RATER, **verdicts}}
         grades += ratings_of(verdicts, answer.answer_type)
@@ -257,13 +257,11 @@ def rate_by_rules(
     return grade
 
 
-def _answer_verdicts(
-    answer: native.NativeAnswer, repeated: bool, by_source: str | None
-) -> dict[str, str]:
+def _answer_verdicts(answer: native.NativeAnswer, repeated: bool) -> dict[str, str]:
     related = answer.answer_type == "related_information"
     whole = _SENTENCE.match(answer.text)
     return {
-        "entailment": by_source or _entailment(answer),
+        "entailment": _entailment(answer),
         "relevance": _first(
             (repeated, "REDUNDANT_INFO"), (related, "RELATED_INFO"), (True, "RELEVANT_MAIN_ANSWER")
         ),
@@ -285,6 +283,5 @@ def _entailment(answer: native.NativeAnswer) -> str:
         (by_template and (unsaid or not agrees), "NON_ALIGNED_CONTRADICTING"),
         (answer.from_report, "ALIGNED_MENTIONED"),
         (silent and not mentioned, "ALIGNED_NEGATIVE_NOT_MENTIONED"),
-        (silent and answer.certainty != "certain", "ALIGNED_GENERAL_STATEMENT"),
         (True, "ALIGNED_INFERABLE"),
     )

@@ -8,6 +8,7 @@ one of the other. It says where both differ, not which is right.
 
 import functools
 import re
+from collections.abc import Sequence
 from typing import Literal
 
 from cxrjax.files import read_packaged, read_patterns
@@ -19,6 +20,8 @@ from cxrjax.radiology_text.english import split_words
 
 Reading = Literal["present", "denied", "doubted"]
 OBSERVED = ("findings", "impression")
+_COUNTS = ("NONE", "ONE", "SEVERAL")  # of inferences; the last is two or more
+_STEM = 5  # letters that forms of a word share
 
 
 _CUES = read_packaged(str(__package__), "reference/read_back.toml")
@@ -90,13 +93,17 @@ class ReadBack:
             node = graph.observations[edge.observation_id]
             self._sources.setdefault(node.name, []).append(texts[edge.sentence_id])
 
-    def verdict(self, answer: NativeAnswer) -> str | None:
-        """Returns the verdict on entailment; None where no sentence made the answer."""
+    def verdicts(self, answer: NativeAnswer) -> dict[str, str]:
+        """Returns the verdicts on entailment and inferences; none without a sentence."""
         if answer.certainty == NOT_MENTIONED:
-            return self._on_silence(answer)
+            return {"entailment": self._on_silence(answer)}
         sources = self._sources.get(answer.name_tag or "")
         if not answer.from_report or not sources:
-            return None
+            return {}
+        inferences = _COUNTS[min(2, *(_inferences(answer, source) for source in sources))]
+        return {"entailment": self._entailment(answer, sources), "inferences": inferences}
+
+    def _entailment(self, answer: NativeAnswer, sources: Sequence[str]) -> str:
         if self._is_misplaced(answer):
             return "NON_ALIGNED_MISLEADING"
         verdicts = [self._on_sentence(answer, source) for source in sources]
@@ -134,7 +141,6 @@ class ReadBack:
         for name in answer.obs_entities:
             if finding := self._findings.get(name):
                 readings |= _readings(source, (name, *finding.synonyms))
-        for name in answer.obs_entities:
             less, itself = _LESS.get(name, (None, None))
             if less and itself and less.search(source) and not itself.search(source):
                 return "NON_ALIGNED_MISLEADING"
@@ -148,15 +154,28 @@ class ReadBack:
         return "ALIGNED_MENTIONED"
 
 
+def _inferences(answer: NativeAnswer, source: str) -> int:
+    """Counts why an answer is less than a plain statement of its sentence: it is in doubt, a word
+    was removed from the sentence, an answer's word is not there, several words qualify it."""
+    there = answer.positiveness == "pos"
+    added = {*_RE["word"].findall(answer.text.lower())} - {*_CUES["of_any_answer"]}
+    reasons = (
+        answer.certainty != "certain",
+        _RE["removed"].search(source),
+        there and any(word[:_STEM] not in source for word in added),
+        len(answer.modifiers) > there,
+    )
+    return sum(map(bool, reasons))
+
+
 def _other_place(text: str, source: str) -> bool:
     """Returns true for an answer that has the other side or height than its sentence."""
     sides = {side for side in ("left", "right") if re.search(rf"\b{side}\b", text)}
     there = {side for side in ("left", "right") if _WORDS[side].search(source)}
     if sides and there and not sides & there and not _WORDS["both"].search(source):
         return True
-    upper, lower = (bool(pattern.search(text)) for pattern in (_WORDS["upper"], _WORDS["lower"]))
-    if upper and not lower:
-        return bool(_WORDS["lower"].search(source)) and not _WORDS["upper"].search(source)
-    if lower and not upper:
-        return bool(_WORDS["upper"].search(source)) and not _WORDS["lower"].search(source)
-    return False
+    heights, said = (
+        {height for height in ("upper", "lower") if _WORDS[height].search(one)}
+        for one in (text, source)
+    )
+    return len(heights) == 1 and bool(said) and not heights & said

@@ -163,13 +163,15 @@ class QuestionMaker:
         known = self.definitions
         here = dict.fromkeys(one for own in node.region_names for one in known.on_side(own, side))
         regions = [name for name in here if known.regions[name].side in ("", side)]
-        if not regions or regions == node.region_names:
+        # On neither side alone where the report does not say where it is.
+        both = any({*_BOTH} & {*ones} for ones in node.modifiers.values())
+        untold = node.positive and node.default_regions and not both
+        if untold or not regions or regions == node.region_names:
             return node
-        places = [self._place(name) for name in regions]
         update: dict[str, Any] = {
             "regions": [native.ObservedRegion(region=name) for name in regions],
             "laterality": side,
-            "localization": merged(places),
+            "localization": merged([self._place(name) for name in regions]),
         }
         findings = [known.findings[name] for name in node.obs_entities]
         organ = node.name.removeprefix(phrases.NORMAL)
