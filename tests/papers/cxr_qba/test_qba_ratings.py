@@ -148,3 +148,17 @@ def test_what_misleads_is_graded_c(graph_of, text, finding, changes):
     for name, value in changes.items():
         setattr(node, name, value)
     assert {g for g, q in graded(graph) if q.variables.get("finding") == finding} == {"C"}
+
+
+@pytest.mark.parametrize(
+    "text, grade",
+    [
+        ("There is cardiomegaly.", "A++"),
+        ("There is probably cardiomegaly.", "A+"),
+        ("There is XXXX cardiomegaly.", "A+"),
+        ("There is probably XXXX cardiomegaly.", "A"),
+    ],
+)
+def test_each_inference_beyond_the_sentence_costs_a_grade(graph_of, text, grade):
+    found = [g for g, q in graded(graph_of(text)) if q.variables.get("finding") == "cardiomegaly"]
+    assert found and {*found} == {grade}
