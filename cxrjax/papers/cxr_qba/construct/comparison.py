@@ -99,19 +99,13 @@ def _change(
     elif there and _is_device(name):
         kind = _moved(node, there[0])
     elif there:
-        before_it, now = _grade(there[0]), _grade(node)
+        before_it, now = (phrases.grade(one.modifiers) for one in (there[0], node))
         if before_it and now and before_it != now:
             kind = "worse" if now > before_it else "better"
             certainty = least_sure((certainty, "likely"))
     elif denied:
         kind = "new"
     return Change(name, kind, node, rests_on, certainty) if kind else None
-
-
-def _grade(node: Node) -> int:
-    return max(
-        (phrases.GRADES.get(value, 0) for value in node.modifiers.get("severity", [])), default=0
-    )
 
 
 def _distances(node: Node) -> list[str]:

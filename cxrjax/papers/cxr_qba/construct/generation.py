@@ -273,12 +273,8 @@ class _Generator(wording.QuestionMaker):
             # "Where is the cardiopulmonary abnormality?" is nobody's question.
             if finding.category in ("abnormality", "device") and finding.subcategory != "general":
                 one = phrases.noun([finding], [], article=True)
-                about = {
-                    "finding": phrases.shown(name),
-                    "a_finding": one,
-                    "A_finding": capital(one),
-                }
-                yield from self.finding(finding, _grammar(name, **about))
+                values = _grammar(name, finding=phrases.shown(name), a_finding=one)
+                yield from self.finding(finding, {**values, "A_finding": capital(one)})
 
     def finding(self, finding: Finding, values: dict[str, str]) -> Questions:
         name, types = finding.name, _DATA["about_finding"][finding.category]
@@ -322,9 +318,8 @@ class _Generator(wording.QuestionMaker):
         if one.category == "device" or any(lump in one.name for lump in _DATA["findings"]["lumps"]):
             return
         # One word: of several lesions, those that are worst.
-        worst = max(map(_grade, present))
-        if worst >= 0:
-            graded = [o for o in present if _grade(o) == worst]
+        if worst := max(phrases.grade(o.modifiers) for o in present):
+            graded = [o for o in present if phrases.grade(o.modifiers) == worst]
             told = {"severity": graded[0].modifiers["severity"][0]}
             kind = "D04_how_severe_is_finding"
             yield self.by_template(kind, "finding_severity", True, graded, values, sure, told)
@@ -368,8 +363,3 @@ def _places(observation: Node) -> Iterator[str]:
     for entry in observation.regions:
         measured = "".join(f", {distance}" for distance in entry.distances)
         yield f"the {phrases.shown(entry.region)}{measured}"
-
-
-def _grade(observation: Node) -> int:
-    """Returns how much a severity is, -1 without one."""
-    return max((phrases.GRADES[s] for s in observation.modifiers.get("severity", [])), default=-1)

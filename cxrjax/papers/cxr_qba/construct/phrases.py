@@ -35,6 +35,11 @@ def one_severity(
     return (("severity", kept), *others) if kept else tuple(others)
 
 
+def grade(modifiers: Mapping[str, Sequence[str]]) -> int:
+    """Returns how much the severity is, 0 without one that is known."""
+    return max((GRADES.get(value, 0) for value in modifiers.get("severity", ())), default=0)
+
+
 def _has_size(name: str) -> bool:
     if any(part in name for part in _LISTS["enlarged"]):
         return False
