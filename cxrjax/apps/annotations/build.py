@@ -15,7 +15,7 @@ import dataclasses
 import re
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, ClassVar
 
 from cxrjax.apps.annotations import checks, splits
@@ -149,12 +149,13 @@ class BoxesBuilder(Builder[BoxesOptions]):
         elif unnamed:
             self.quality.warnings["images that no annotation names, left out"] += len(unnamed)
         files = check_images(entries, self.quality, self.options.out, self.options.processes)
-        ids = _ids(entries, folder)
+        names = {path: folder.inside(path).with_suffix("").as_posix() for path in entries}
+        ids = _ids(names)
         given = {
             path: next((one.patient for one in of if one.patient), "")
             for path, of in entries.items()
         }
-        patients, told = patients_of(entries, given, self.options.patient, folder.root)
+        patients, told = patients_of(names, given, self.options.patient)
         found.told.append(told)
         kept: list[Annotation] = []
         for path, of in progress_bar(sorted(entries.items()), "boxes", unit="image"):
@@ -459,16 +460,14 @@ def _divided(own: Mapping[Path, str], groups: Mapping[Path, str]) -> dict[Path, 
     }
 
 
-def _ids(files: Mapping[Path, Any], folder: Folder) -> dict[Path, str]:
+def _ids(names: Mapping[Path, str]) -> dict[Path, str]:
     """File -> id: its name without ending, with its folders where that is not enough."""
-    names = collections.Counter(path.stem for path in files)
+    counts = collections.Counter(path.stem for path in names)
     found: dict[Path, str] = {}
     used: set[str] = set()
-    for path in sorted(files):
-        name = unicodedata.normalize("NFC", path.stem)
-        if names[path.stem] > 1:
-            name = PurePosixPath(folder.where(path)).with_suffix("").as_posix().strip("/")
-        name = re.sub(r"[^\w.-]+", "_", name)
+    for path in sorted(names):
+        name = names[path] if counts[path.stem] > 1 else path.stem
+        name = re.sub(r"[^\w.-]+", "_", unicodedata.normalize("NFC", name))
         while name in used:
             name += "_"
         used.add(name)

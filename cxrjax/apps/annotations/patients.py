@@ -1,29 +1,28 @@
 """Patient ids of images: from annotations, from a pattern, or from names of known archives."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from cxrjax.apps.annotations.annotation import WORDS
 from cxrjax.errors import UserError
-from cxrjax.paths import to_path
 
 _LONGEST_PATTERN = 200
 
 
 def patients_of(
-    files: Iterable[Path], given: Mapping[Path, str], pattern: str, root: Path
+    names: Mapping[Path, str], given: Mapping[Path, str], pattern: str
 ) -> tuple[dict[Path, str], str]:
     """File -> patient, and by what.
 
     Args:
+        names: file -> its path in the folder of images, without ending.
         given: file -> patient as annotations have it, "" where they do not.
         pattern: the user's; its first group is the patient.
 
     Raises:
         UserError: the pattern is none, or does not match a file.
     """
-    names = {path: _name(path, root) for path in files}
     if pattern:
         found = {}
         compiled = _compiled(pattern)
@@ -46,7 +45,7 @@ def patients_of(
             found = {path: match[1] for path, match in matches.items() if match}
             told = f"patients: {len({*found.values()}):,}, by names such as"
             return found, f"{told} {next(iter(names.values()))}"
-    return names, (
+    return dict(names), (
         f"patients: not known, so each of {len(names):,} images counts as one patient; one "
         "patient's images may be in both splits (pass --patient=PATTERN to match names)"
     )
@@ -60,9 +59,3 @@ def _compiled(pattern: str) -> re.Pattern[str]:
     if compiled.groups < 1:
         raise UserError(f"--patient={pattern}: no group (...) in it; expected one, the patient")
     return compiled
-
-
-def _name(path: Path, root: Path) -> str:
-    """The path without ending, relative to the folder; for an image elsewhere its name."""
-    inside = path.relative_to(root) if path.is_relative_to(root) else to_path(path.name)
-    return inside.with_suffix("").as_posix()
