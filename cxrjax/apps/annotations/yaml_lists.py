@@ -8,7 +8,10 @@ import re
 
 from cxrjax.errors import ForeignError
 
-_ITEM = re.compile(r"""(\s*+(?:\d++\s*+:\s*+)?(?:"[^"]*"|'[^']*')\s*+|[^,]*)(?:,|$)""")
+_QUOTED = r"""(?:"(?:[^"\\]|\\.)*+"|'(?:[^']|'')*+')"""
+_ITEM = re.compile(rf"(\s*+(?:\d++\s*+:\s*+)?{_QUOTED}\s*+|[^,]*)(?:,|$)")
+_BEFORE_COMMENT = re.compile(rf"(?:(?<=[\s\[{{,]){_QUOTED}|(?!(?<=\s)#).)*+")
+_ESCAPE = re.compile(r"\\(?:x([0-9a-f]{2})|u([0-9a-f]{4})|(.))", re.IGNORECASE)
 _ENDS = {"[": "]", "{": "}"}
 Items = list[tuple[str | None, str]]
 
@@ -24,7 +27,8 @@ def lists_of(text: str) -> dict[str, Items]:
     opened: list[str] = []  # lines of a list that goes on
     key, start = "", 1
     for number, line in enumerate(text.splitlines(), 1):
-        bare, is_below = f" {line}".split(" #")[0].strip(), line.startswith((" ", "\t"))
+        before = _BEFORE_COMMENT.match(f" {line}")
+        bare, is_below = before[0].strip() if before else "", line.startswith((" ", "\t"))
         if bare and not opened and not is_below and not line.startswith("-"):
             (key, _, bare), start = bare.partition(":"), number
             items, bare = [], bare.strip()
@@ -47,6 +51,8 @@ def lists_of(text: str) -> dict[str, Items]:
 def _item(text: str, is_mapping: bool) -> tuple[str | None, str]:
     number, sign, name = text.partition(":") if is_mapping else ("", "", text)
     name = (name if sign else text).strip()
-    if len(name) > 1 and name[0] == name[-1] and name[0] in "'\"":
-        name = name[1:-1]
+    if len(name) > 1 and name[0] == name[-1] == "'":
+        name = name[1:-1].replace("''", "'")
+    elif len(name) > 1 and name[0] == name[-1] == '"':
+        name = _ESCAPE.sub(lambda of: of[3] or chr(int(of[1] or of[2], 16)), name[1:-1])
     return number.strip() if sign else None, name
