@@ -216,13 +216,13 @@ def export(
             or lines.
 
     Returns:
-        Counts of images and boxes, of the boxes that no class can be given to, too.
+        Counts of images and boxes, and of what is left out.
 
     Raises:
         UserError: no such tool, or files that cannot be read or written.
     """
     from cxrjax.apps.annotations.export import TOOLS, boxed_images, export_boxes
-    from cxrjax.files import read_json_lines
+    from cxrjax.evaluation.predictions import parse_prediction, read_predictions
     from cxrjax.records_io.builder import records_files
 
     if to not in TOOLS:
@@ -232,16 +232,11 @@ def export(
         files = records_files(place) if place.is_dir() else [place]
         records = (record for file in files for record in _read_records(file))
     if isinstance(predictions, str | os.PathLike):
-        lines = read_json_lines(to_path(predictions), "predictions", "expected lines of `predict`")
-        predictions = (line for _, line in lines)
-    by_question = None
-    if predictions is not None:
-        by_question = {str(line.get("question_id")): line for line in predictions}
-    images, left_out = boxed_images(records, by_question)
-    counts = export_boxes(images, to, to_path(out))
-    if left_out:
-        counts += f"\n{left_out:,} boxes left out: their answers name several classes for all boxes"
-    return counts
+        lines = read_predictions(to_path(predictions))
+    elif predictions is not None:
+        lines = [parse_prediction(one, f"[{n}]") for n, one in enumerate(predictions)]
+    images, left_out = boxed_images(records, None if predictions is None else lines)
+    return export_boxes(images, to, to_path(out), left_out)
 
 
 def review(

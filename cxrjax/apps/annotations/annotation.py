@@ -337,6 +337,14 @@ def confidence_of(value: Any) -> float | None:
     return found / 100 if found is not None and "%" in value else found
 
 
+def counted(count: int, noun: str) -> str:
+    """A number and what it counts, in the plural unless it is 1."""
+    if count != 1:
+        noun = f"{noun[:-1]}ies" if noun.endswith("y") else noun + "es" * noun.endswith(("s", "x"))
+        noun += "s" * (not noun.endswith("s"))
+    return f"{count:,} {noun}"
+
+
 def bounds(points: Iterable[Sequence[float]]) -> PixelBox:
     """The box around points (x, y).
 

@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 
 import numpy as np
 
-from cxrjax.apps.annotations.annotation import Annotation, Annotations, is_normal, plain
+from cxrjax.apps.annotations.annotation import Annotation, Annotations, counted, is_normal, plain
 from cxrjax.boxes import pairwise_iou
 from cxrjax.errors import UserError
 from cxrjax.records import ReaderBox
@@ -108,7 +108,7 @@ def drop_normal(found: Annotations, size_of: Size) -> None:
     found.kept = kept
     for label, count in normal.items():
         found.told.append(
-            f"{shown(label)} is no class: {count:,} {_plural('entry', count)} used as images "
+            f"{shown(label)} is no class: {counted(count, 'entry')} used as images "
             "without a finding"
         )
     for label in sorted(labels):
@@ -293,14 +293,8 @@ class Fusion:
                 "any": "every reader's boxes, unmerged",
             }[self._wanted]
             yield (
-                f"{self._images:,} {_plural('image', self._images)} with several readers "
+                f"{counted(self._images, 'image')} with several readers "
                 f"({', '.join(sorted(self._names)[:10])}): {what} (--readers={self._wanted}); "
                 f"{self._alone:,} of {self._boxes:,} boxes are of one reader only; "
                 "--readers=majority, any or a name choose otherwise"
             )
-
-
-def _plural(noun: str, count: int) -> str:
-    if count == 1:
-        return noun
-    return f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"

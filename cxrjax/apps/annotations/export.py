@@ -1,22 +1,31 @@
 """Records and predictions as files of annotation tools: COCO, CVAT, Label Studio, YOLO.
 
-Images are named, not copied. What no format can hold is counted: answers whose boxes are of
-several classes without a class each, and, but for COCO and Label Studio, confidences.
+Images are named, not copied. What no format can hold is counted: boxes without a class of their
+own, without an area, or on an image that no record describes, and confidences in CVAT. Predictions
+are marked as a model's wherever a format can say so.
 """
 
+import collections
 import dataclasses
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
+from urllib.parse import quote
 from xml.etree import ElementTree
 
+from cxrjax.apps.annotations.annotation import counted
 from cxrjax.errors import UserError
+from cxrjax.evaluation.predictions import Prediction, check_known, read_boxes
 from cxrjax.files import replace_text, writing
 from cxrjax.records import QARecord
 from cxrjax.records_io.quality import PixelBox
 
 Box = tuple[str, PixelBox, float | None]
+LeftOut = collections.Counter[tuple[str, str]]  # of (what, why)
+_NO_CLASS = "box", "several classes for all boxes of an answer"
+_NO_IMAGE = "box", "on an earlier image whose size is not known"
+_NO_AREA = "box", "without an area"
 
 
 @dataclasses.dataclass
@@ -27,53 +36,77 @@ class ExportedImage:
     image_hw: tuple[int, int]
     split: str
     patient: str
+    predicted: bool
     boxes: list[Box] = dataclasses.field(default_factory=list)
 
 
 def boxed_images(
-    records: Iterable[QARecord], predictions: Mapping[str, Mapping[str, Any]] | None = None
-) -> tuple[list[ExportedImage], int]:
-    """The images of records with their boxes, each box once, and the number of boxes left out.
+    records: Iterable[QARecord], predictions: Iterable[Prediction] | None = None
+) -> tuple[list[ExportedImage], LeftOut]:
+    """The images of records with their boxes, each box once, and counts of what is left out.
 
     Args:
-        predictions: question id -> a line of `predict`, whose boxes are taken instead.
+        predictions: those whose boxes are taken instead; records without one are left out.
 
     Raises:
-        UserError: a record has no image size.
+        UserError: a record has no image size, or a prediction has no record or no boxes.
     """
     images: dict[str, ExportedImage] = {}
-    left_out = 0
+    left_out = LeftOut()
+    lines = None if predictions is None else {one.question_id: one for one in predictions}
+    asked: set[str] = set()
     for record in records:
-        if record.image_hw is None:
-            raise UserError(f"question {record.question_id}: no image size; join a size table")
-        name = PurePosixPath(*(p for p in PurePosixPath(record.image_path).parts if p != ".."))
-        image = images.setdefault(
-            record.image_id,
-            ExportedImage(str(name), record.image_hw, record.split, record.patient_id or ""),
-        )
-        for label, box, score in _boxes(record, predictions):
-            if not label:
-                left_out += 1
-            elif (label, box) not in [one[:2] for one in image.boxes]:
-                image.boxes.append((label, box, score))
+        asked.add(record.question_id)
+        if lines is not None and record.question_id not in lines:
+            left_out["question", "not predicted"] += 1
+            continue
+        shown = [(record.image_id, record.image_path, record.image_hw)]
+        if one := record.earlier:
+            shown += [(one.image_id, one.image_path, one.image_hw)] * (one.image_hw is not None)
+        for image_id, path, size in shown:
+            if size is None:
+                raise UserError(f"question {record.question_id}: no image size; join a size table")
+            name = str(
+                PurePosixPath(*(p for p in PurePosixPath(path).parts if p not in ("/", "..")))
+            )
+            patient = record.patient_id or ""
+            of = ExportedImage(name, size, record.split, patient, lines is not None)
+            if lines is None or image_id == record.image_id:
+                images.setdefault(image_id, of)
+        found = _answered(record) if lines is None else _predicted(record, lines)
+        for image_id, label, box, score in found:
+            if not label or image_id not in images or box[0] >= box[2] or box[1] >= box[3]:
+                why = _NO_IMAGE if image_id not in images else _NO_AREA if label else _NO_CLASS
+                left_out[why] += 1
+            elif (label, box) not in [one[:2] for one in images[image_id].boxes]:
+                images[image_id].boxes.append((label, box, score))
+    check_known((lines or {}).values(), dict.fromkeys(asked), "predictions")
     return list(images.values()), left_out
 
 
-def _boxes(record: QARecord, predictions: Mapping[str, Mapping[str, Any]] | None) -> Iterable[Box]:
-    if predictions is None:
-        for answer in record.answers:
-            boxes = answer.boxes_by_image.get(record.image_id, [])
+def _answered(record: QARecord) -> Iterator[tuple[str, str, PixelBox, None]]:
+    for answer in record.answers:
+        for image_id, boxes in answer.boxes_by_image.items():
             labels = _labels(answer.labels, len(boxes), record.finding)
             for label, (x0, y0, x1, y1) in zip(labels, boxes, strict=True):
-                yield label, (x0, y0, x1, y1), None
-        return
-    line = predictions.get(record.question_id, {})
-    boxes, (height, width) = line.get("boxes") or [], record.image_hw or (1, 1)
-    scores = line.get("box_scores") or [None] * len(boxes)
-    labels = _labels(line.get("labels") or (), len(boxes), record.finding)
-    for label, box, score in zip(labels, boxes, scores, strict=True):
+                yield image_id, label, (x0, y0, x1, y1), None
+
+
+def _predicted(
+    record: QARecord, lines: Mapping[str, Prediction]
+) -> Iterator[tuple[str, str, PixelBox, float | None]]:
+    line, (height, width) = lines[record.question_id], record.image_hw or (1, 1)
+    if line.boxes is None:
+        raise UserError(
+            f'{line.where}: no boxes; expected "boxes" as `predict` writes them, [] of an answer '
+            "without"
+        )
+    read = read_boxes(line, None, height, width, line.where)
+    labels = _labels([one or "" for one in read.labels], len(read.boxes), record.finding)
+    scores = [float(score) if score == score else None for score in read.scores]
+    for label, box, score in zip(labels, read.boxes.clip(0, 1).tolist(), scores, strict=True):
         x0, y0, x1, y1 = (round(v * s, 2) for v, s in zip(box, (width, height) * 2, strict=True))
-        yield label, (x0, y0, x1, y1), score
+        yield record.image_id, label, (x0, y0, x1, y1), score
 
 
 def _labels(labels: Sequence[str], count: int, finding: str | None) -> Sequence[str]:
@@ -97,7 +130,8 @@ def _coco(images: Sequence[ExportedImage], classes: Sequence[str], out: Path) ->
                 box: dict[str, Any] = {"id": len(marked) + 1, "image_id": len(listed), "iscrowd": 0}
                 box |= {"category_id": classes.index(label) + 1, "area": (x1 - x0) * (y1 - y0)}
                 box |= {"bbox": [x0, y0, x1 - x0, y1 - y0]}
-                marked.append(box | ({} if score is None else {"score": score}))
+                by_model = {"attributes": {"source": "auto"}} if image.predicted else {}
+                marked.append(box | (by_model if score is None else {"score": score}))
         categories = [{"id": number, "name": name} for number, name in enumerate(classes, 1)]
         content = {"images": listed, "categories": categories, "annotations": marked}
         _write(out / "annotations" / f"instances_{split}.json", json.dumps(content, indent=1))
@@ -115,7 +149,8 @@ def _cvat(images: Sequence[ExportedImage], classes: Sequence[str], out: Path) ->
             ElementTree.SubElement(tag, "attribute", {"name": "patient_id"}).text = image.patient
         for label, box, _ in image.boxes:
             edges = dict(zip(("xtl", "ytl", "xbr", "ybr"), map(str, box), strict=True))
-            more = {"label": label, "source": "manual", "occluded": "0", "z_order": "0"}
+            more = {"label": label, "source": "auto" if image.predicted else "manual"}
+            more |= {"occluded": "0", "z_order": "0"}
             ElementTree.SubElement(entry, "box", more | edges)
     ElementTree.indent(root)
     _write(out / "annotations.xml", ElementTree.tostring(root, "unicode"))
@@ -134,10 +169,9 @@ def _label_studio(images: Sequence[ExportedImage], classes: Sequence[str], out: 
             region |= {"original_width": width, "original_height": height, "image_rotation": 0}
             region["value"] = value | {"rectanglelabels": [label]}
             results.append(region | ({} if score is None else {"score": score}))
-        predicted = any(score is not None for _, _, score in image.boxes)
-        data = {"image": f"/data/local-files/?d={image.name}", "split": image.split}
+        data = {"image": f"/data/local-files/?d={quote(image.name)}", "split": image.split}
         data |= {"patient_id": image.patient} if image.patient else {}
-        kind = "predictions" if predicted else "annotations"
+        kind = "predictions" if image.predicted else "annotations"
         tasks.append({"data": data, kind: [{"result": results}]})
     _write(out / "project.json", json.dumps(tasks, indent=1))
 
@@ -146,14 +180,19 @@ def _yolo(images: Sequence[ExportedImage], classes: Sequence[str], out: Path) ->
     for image in images:
         height, width = image.image_hw
         lines = []
-        for label, (x0, y0, x1, y1), _ in image.boxes:
+        for label, (x0, y0, x1, y1), score in image.boxes:
             centre = ((x0 + x1) / 2 / width, (y0 + y1) / 2 / height)
-            four = (*centre, (x1 - x0) / width, (y1 - y0) / height)
-            lines.append(" ".join([str(classes.index(label)), *(f"{v:.10g}" for v in four)]))
-        name = PurePosixPath(image.name).with_suffix(".txt").name
+            values = [*centre, (x1 - x0) / width, (y1 - y0) / height]
+            values += [] if score is None else [score]
+            lines.append(" ".join([str(classes.index(label)), *(f"{v:.10g}" for v in values)]))
+        name = PurePosixPath(image.name).with_suffix(".txt")
         _write(out / "labels" / image.split / name, "".join(f"{line}\n" for line in lines))
-    found = [f"{split}: images/{split}" for split in sorted({one.split for one in images})]
-    names = [f"  {number}: {json.dumps(name)}" for number, name in enumerate(classes)]
+    key = {"validation": "val"}  # as Ultralytics has it
+    splits = sorted({one.split for one in images})
+    found = [f"{key.get(split, split)}: images/{split}" for split in splits]
+    names = [
+        f"  {number}: {json.dumps(name, ensure_ascii=False)}" for number, name in enumerate(classes)
+    ]
     _write(out / "data.yaml", "\n".join([*found, "names:", *names, ""]))
 
 
@@ -170,20 +209,29 @@ TOOLS: dict[str, Callable[[Sequence[ExportedImage], Sequence[str], Path], None]]
 }
 
 
-def export_boxes(images: Sequence[ExportedImage], tool: str, out: Path) -> str:
+def export_boxes(images: Sequence[ExportedImage], tool: str, out: Path, left_out: LeftOut) -> str:
     """Writes images and boxes as a tool imports them.
 
     Returns:
-        Counts, for people.
+        Counts, also of what is left out, for people.
 
     Raises:
         UserError: the folder cannot be written, or names of images collide.
     """
-    stems = {PurePosixPath(image.name).stem for image in images}
-    if tool == "yolo" and len(stems) < len(images):
-        raise UserError(f"{out}: images of the same name in several folders; YOLO has one of each")
+    names = collections.Counter(PurePosixPath(one.name).with_suffix("") for one in images)
+    if tool == "yolo" and (twice := [str(name) for name, count in names.items() if count > 1]):
+        raise UserError(f"{out}: images {twice[0]} of several endings; YOLO has one file for them")
     classes = sorted({label for image in images for label, _, _ in image.boxes})
     with writing(out):
         TOOLS[tool](images, classes, out)
-    boxes = sum(len(image.boxes) for image in images)
-    return f"{out}: {len(images):,} images, {boxes:,} boxes of {len(classes):,} classes for {tool}"
+    boxes = [box for image in images for box in image.boxes]
+    told = f"{out}: {counted(len(images), 'image')}, {counted(len(boxes), 'box')} of "
+    told += f"{counted(len(classes), 'class')} for {tool}"
+    sure = sum(score is not None for *_, score in boxes)
+    if tool == "cvat":
+        left_out["confidence", "CVAT has no place for it"] += sure
+    predicted = sum(len(image.boxes) for image in images if image.predicted)
+    if tool == "yolo":
+        left_out["mark of a prediction", "YOLO has none without a confidence"] += predicted - sure
+    rest = [f"{counted(n, what)} left out: {why}" for (what, why), n in left_out.items() if n]
+    return "\n".join([told, *rest])

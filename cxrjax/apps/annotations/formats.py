@@ -160,8 +160,8 @@ def read_annotations(
         )
     annotations = Annotations(quality)
     title, read, form, joint = FORMATS[kind]
-    count = f"{len(files):,} file{'s' * (len(files) != 1)}"
-    annotations.told.append(f"{title}: {count}, the first {folder.where(files[0])}")
+    first = folder.where(files[0])
+    annotations.told.append(f"{title}: {an.counted(len(files), 'file')}, the first {first}")
     if form:
         annotations.told.append(f"{title}: {form}")
     for path, why in unread.items():

@@ -107,12 +107,12 @@ def read(folder: Folder, path: Path, said: an.Stated, found: an.Annotations) -> 
             yield Rejected(where, place, an.as_unusable(error))
     if undone:
         found.told.append(
-            f"{where}: {undone:,} task{'s' * (undone > 1)} without an annotation left out "
+            f"{where}: {an.counted(undone, 'task')} without an annotation left out "
             "(cancelled ones do not count)"
         )
     if several:
         found.told.append(
-            f"{where}: of {several:,} task{'s' * (several > 1)} with several annotations of one "
+            f"{where}: of {an.counted(several, 'task')} with several annotations of one "
             "annotator the newest"
         )
 

@@ -139,11 +139,18 @@ def test_import_is_the_same_command(data, tmp_path, capsys):
     assert read(tmp_path / "out", "train")
 
 
-@pytest.mark.parametrize("tool", ["coco", "cvat", "label_studio", "yolo"])
+TOOLS = ["coco", "cvat", "label_studio", "yolo"]
+
+
+@pytest.mark.parametrize("tool", TOOLS)
 def test_what_is_exported_is_imported_again(data, tmp_path, tool, capsys):
-    rows = csv_text().splitlines()
-    lines = [f"{rows[0]},patient_id,split"]
-    lines += [f"{row},p{row[0]},{'validation' if row[0] in 'af' else 'train'}" for row in rows[1:]]
+    rows = csv_text().replace(",", ";").replace("Effusion", 'Épanchement, "x: y" # z').splitlines()
+    lines = [f"{rows[0]};patient_id;split"]
+    lines += [f"{row};p{row[0]};{'validation' if row[0] in 'af' else 'train'}" for row in rows[1:]]
+    for name in BOXES:  # files of one name in several folders
+        (data / "images" / name[0]).mkdir()
+        (data / "images" / name).rename(data / "images" / name[0] / "50%25 #1.png")
+    lines = [lines[0], *(f"{row[0]}/50%25 #1{row[1:]}" for row in lines[1:])]
     built(data, "--negatives=none", table="\n".join(lines), out="first")
     words = [f"--records={tmp_path / 'first'}", f"--to={tool}", f"--out={tmp_path / 'tool'}"]
     export.main(words)
@@ -153,11 +160,11 @@ def test_what_is_exported_is_imported_again(data, tmp_path, tool, capsys):
     )
     assert set(found.splits) == {"train", "validation"}
     first = {
-        r.image_id: r
+        (r.image_path, r.finding): r
         for file in (tmp_path / "first" / "records").glob("*.jsonl")
         for r in read_records(file)
     }
-    again = {r.image_id: r for split in found.splits for r in found.records(split)}
+    again = {(r.image_path, r.finding): r for split in found.splits for r in found.records(split)}
     assert set(again) == set(first)
     for name, record in again.items():
         assert record.split == first[name].split and record.image_hw == first[name].image_hw
@@ -165,15 +172,29 @@ def test_what_is_exported_is_imported_again(data, tmp_path, tool, capsys):
         assert tool == "yolo" or record.patient_id == first[name].patient_id
 
 
-def test_predictions_are_exported_with_their_confidence(data, tmp_path):
+@pytest.mark.parametrize("tool", TOOLS)
+def test_predictions_are_exported_as_predictions(data, tmp_path, tool):
     records = [one for one in built(data, kind="csv") if one.question_type == "Where"]
     line = {"question_id": records[0].question_id, "boxes": [[0.1, 0.2, 0.5, 0.6]]}
-    answers = tmp_path / "answers.jsonl"
-    answers.write_text(json.dumps(line | {"labels": ["Nodule"], "box_scores": [0.7]}) + "\n")
-    words = [f"--records={tmp_path / 'out'}", "--to=coco", f"--out={tmp_path / 'tool'}"]
-    export.main([*words, f"--predictions={answers}"])
+    line |= {"labels": ["Nodule"], "box_scores": [0.7]}
+
+    def exported(*lines: dict) -> str:
+        return cxrjax.export(tmp_path / "out", tool, tmp_path / "tool", predictions=lines)
+
+    told = exported(line)
+    assert "tool: 1 image, 1 box of 1 class" in told and "questions left out: not predicted" in told
+    assert ("1 confidence left out: CVAT" in told) == (tool == "cvat")
     with pytest.raises(UserError, match="predictions of a model"):
         cxrjax.import_boxes(tmp_path / "tool", tmp_path / "again", images=data / "images")
+    assert "1 box left out: without an area" in exported(line | {"boxes": [[0.1, 0.2, 0.1, 0.6]]})
+    for wrong, told in {
+        "not in the references": {"question_id": "of another set"},
+        "1 labels for 2 boxes": {"boxes": [[0.1, 0.2, 0.5, 0.6]] * 2},
+        "no boxes; expected": {"boxes": None},
+        "box .* is not four numbers": {"boxes": [[0.1, 0.2, 0.5]]},
+    }.items():
+        with pytest.raises(UserError, match=wrong):
+            exported(line | told)
 
 
 def test_classes_become_words():
