@@ -165,7 +165,8 @@ def _notes(dataset: Dataset) -> list[str]:
     bits = dataset.get("BitsStored")
     if bits and bits > 8:
         notes.append(f"{bits} bits stored, shown in 8")
-    grey = str(dataset.get("PhotometricInterpretation", "")).startswith("MONOCHROME")
+    photometric = str(dataset.get("PhotometricInterpretation", ""))
+    grey = photometric.startswith("MONOCHROME")
     if grey and not dataset.get("VOILUTSequence") and _window(dataset) is None:
         notes.append("no usable window: exposed by percentiles")
     try:
@@ -175,6 +176,8 @@ def _notes(dataset: Dataset) -> list[str]:
     else:
         if down != across:
             notes.append(f"pixels are not square (aspect {down:g}:{across:g}), shown as stored")
+    if photometric == "MONOCHROME2" and dataset.get("PresentationLUTShape") == "INVERSE":
+        notes.append("presentation LUT shape INVERSE beside MONOCHROME2: shown as MONOCHROME2")
     row, column = (*(dataset.get("PatientOrientation") or ()), "", "")[:2]
     if str(row).startswith("R"):
         notes.append("columns run to the patient's right: mirrored against the usual display")
@@ -293,7 +296,7 @@ def _check_description(path: AnyFile, header: Dataset) -> None:
 def _present(dataset: Dataset, stored: Integer[np.ndarray, "h w"]) -> UInt8[np.ndarray, "h w"]:
     """Stored values -> what is displayed, through a table over the levels that occur."""
     levels = Levels(stored)
-    values = apply_modality_lut(levels.values, dataset)
+    values = _rescaled(dataset, levels.values)
     padding = _is_padding(dataset, levels.values)
     fractions = _values_of_interest(dataset, values, lambda: np.where(padding, 0, levels.counts()))
     if dataset.PhotometricInterpretation == "MONOCHROME1":
@@ -301,6 +304,25 @@ def _present(dataset: Dataset, stored: Integer[np.ndarray, "h w"]) -> UInt8[np.n
     # Padding is outside the exposed area; black as air, not the white that inversion would make.
     fractions = np.where(padding, 0.0, fractions)
     return levels.paint(to_uint8(fractions))
+
+
+def _rescaled(
+    dataset: Dataset, values: Integer[np.ndarray, " levels"]
+) -> Float[np.ndarray, " levels"] | Integer[np.ndarray, " levels"]:
+    """Modality values of stored ones; of slope and intercept either may be missing or empty.
+
+    Raises:
+        ValueError: they are no finite numbers.
+    """
+    if dataset.get("ModalityLUTSequence"):
+        return apply_modality_lut(values, dataset)
+    slope, intercept = dataset.get("RescaleSlope"), dataset.get("RescaleIntercept")
+    if slope is None and intercept is None:
+        return values
+    slope, intercept = float(1 if slope is None else slope), float(intercept or 0)
+    if not np.isfinite([slope, intercept]).all():
+        raise ValueError(f"rescale slope {slope}, intercept {intercept}")
+    return values * slope + intercept
 
 
 def _is_padding(
@@ -359,11 +381,11 @@ def _values_of_interest(
 
 
 def _window(dataset: Dataset) -> tuple[float, float] | None:
-    """The first window as (centre, width); None where there is none of positive width."""
+    """The first window as (centre, width); None where there is none finite of positive width."""
     pair = []
     for name in ("WindowCenter", "WindowWidth"):
         value = dataset.get(name)
         if value is None or np.size(value) == 0:
             return None
         pair.append(float(np.atleast_1d(value)[0]))
-    return (pair[0], pair[1]) if pair[1] > 0 else None
+    return (pair[0], pair[1]) if np.isfinite(pair).all() and pair[1] > 0 else None

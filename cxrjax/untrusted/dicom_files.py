@@ -55,7 +55,7 @@ _ELEMENTS = [
     *("SpecificCharacterSet", "NumberOfFrames", "PixelAspectRatio", "PatientOrientation"),
     *("RescaleSlope", "RescaleIntercept", "RescaleType", "ModalityLUTSequence"),
     *("WindowCenter", "WindowWidth", "VOILUTFunction", "VOILUTSequence"),
-    *("PixelPaddingValue", "PixelPaddingRangeLimit"),
+    *("PixelPaddingValue", "PixelPaddingRangeLimit", "PresentationLUTShape"),
 ]
 _ELEMENT_TAGS: list[BaseTag | int] = [Tag(element) for element in _ELEMENTS]
 

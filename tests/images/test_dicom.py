@@ -157,6 +157,10 @@ SHOWN = {
         {"RescaleSlope": 2, "RescaleIntercept": -1024, "WindowCenter": 1000, "WindowWidth": 2000},
         np.clip((LEVELS * 2.0 - 1024 - 999.5) / 1999 + 0.5, 0, 1) * 255,
     ),
+    "a rescale may lack its intercept, or have an empty one": (
+        {"RescaleSlope": 2, "RescaleIntercept": "", "WindowCenter": 1000, "WindowWidth": 2000},
+        np.clip((LEVELS * 2.0 - 999.5) / 1999 + 0.5, 0, 1) * 255,
+    ),
     "a VOI LUT goes before the window": (
         _WHOLE | {"VOILUTSequence": lut_sequence(100, _RISING, 10)},
         _RISING[np.clip(LEVELS - 100, 0, 255)] / 1023 * 255,
@@ -189,7 +193,9 @@ def test_levels_are_shown_as_the_standard_says(tmp_path, name):
     assert np.abs(grey(path) - expected).max() <= 0.5 + 1e-6
 
 
-@pytest.mark.parametrize("window", [{}, {"WindowCenter": 5, "WindowWidth": 0}])
+@pytest.mark.parametrize(
+    "window", [{}, *({"WindowCenter": 5, "WindowWidth": wide} for wide in (0, "nan", "inf"))]
+)
 def test_without_a_window_the_percentiles_are_black_and_white(tmp_path, window):
     path = save(tmp_path, dataset_of(ramp(14), 14, **window))
     expected = np.clip((np.linspace(0, 1, 4096).reshape(64, 64) - 0.005) / 0.99, 0, 1) * 255
@@ -233,6 +239,8 @@ def test_colour_and_notes_of_the_header(tmp_path):
     window = {"WindowCenter": 2048, "WindowWidth": 4096}
     usual = dataset_of(ramp(8), 8, **window, PatientOrientation=["L", "F"])
     assert audit_header(save(tmp_path, usual)) == []
+    usual.PresentationLUTShape = "INVERSE"
+    assert "INVERSE beside MONOCHROME2" in audit_header(save(tmp_path, usual))[0]
     odd = dataset_of(ramp(12), 12, **window, PatientOrientation=["R", "F"], PixelAspectRatio=[1, 2])
     notes = " / ".join(audit_header(save(tmp_path, odd)))
     assert "12 bits" in notes and "mirrored" in notes and "not square" in notes
@@ -420,6 +428,7 @@ def test_missing_decoder_plugin_says_what_to_install(tmp_path):
     [
         ("WindowCenter", b"DS\x04\x001234", b"DS\x04\x0012x4", (read_image, audit_header)),
         ("RescaleSlope", b"DS\x04\x001234", b"DS\x04\x0012x4", (read_image,)),
+        ("RescaleSlope", b"DS\x04\x001234", b"DS\x04\x00nan ", (read_image,)),
         ("NumberOfFrames", b"IS\x02\x0077", b"IS\x02\x007x", (read_image,)),
     ],
 )
