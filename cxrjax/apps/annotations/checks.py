@@ -26,6 +26,8 @@ _SAME_LESION = 0.25  # IoU at which a box is one of those that were fused
 _NUMBERS = re.compile(r"\d+\.\d+|\d+\D+\d+")
 _MOST_CLASSES = 0.8
 _FEW = 5
+# Highest confidences of a file: of fractions with their rounding, and of grades at most.
+_ABOUT_ONE, _FEW_PERCENT = 1.05, 10
 
 Size = Callable[[Annotation], tuple[int, int] | None]
 
@@ -57,10 +59,14 @@ def check_predictions(found: Annotations, least: float | None) -> None:
             "predictions of a model, no reference; pass --predictions_as_labels=0.5 to use those "
             "of at least this confidence"
         )
-    percent = {one.file for one in found.boxes if (one.confidence or 0) > 1}
+    highest: dict[str, Annotation] = {}
+    for one in predicted if least is not None else ():
+        if (one.confidence or 0) >= (highest.setdefault(one.file, one).confidence or 0):
+            highest[one.file] = one
+    scales = {file: _scale(one) for file, one in highest.items()}
     kept = []
     for one in found.kept:
-        confidence = (one.confidence or 0) / (100 if one.file in percent else 1)
+        confidence = (one.confidence or 0) / scales.get(one.file, 1)
         if not is_predicted(one):
             kept.append(one)
         elif least is None:
@@ -76,6 +82,23 @@ def check_predictions(found: Annotations, least: float | None) -> None:
             f"{len(predicted):,} boxes are predictions of a model, used as labels from a "
             f"confidence of {least:g} on (--predictions_as_labels)"
         )
+
+
+def _scale(highest: Annotation) -> int:
+    """1 of confidences up to 1, 100 of percent, by the highest of a file.
+
+    Raises:
+        UserError: they are neither.
+    """
+    confidence = highest.confidence or 0
+    if confidence <= _ABOUT_ONE:
+        return 1
+    if _FEW_PERCENT < confidence <= 100:
+        return 100
+    raise UserError(
+        f"{highest.where}: a confidence of {confidence:g}, the highest of its file; expected "
+        "fractions up to 1 or percent up to 100; write confidences as fractions"
+    )
 
 
 def drop_normal(found: Annotations, size_of: Size) -> None:

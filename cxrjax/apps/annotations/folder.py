@@ -6,13 +6,13 @@ import functools
 import os
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import unquote, urlsplit
 from xml.etree.ElementTree import Element
 
-from cxrjax.apps.annotations.annotation import WORDS
+from cxrjax.apps.annotations.annotation import WORDS, plain
 from cxrjax.errors import ForeignError, UserError
 from cxrjax.paths import to_path, walk
 from cxrjax.records_io.quality import Unusable
@@ -30,6 +30,8 @@ MASK_WORDS = ("mask", "segmentation")
 _SPLITS = {word: split for split, words in WORDS["splits"].items() for word in words}
 # Of a name: a split's word with at most a year behind it, such as "instances_train2017".
 _SPLIT_WORD = re.compile(rf"(?:^|[^a-z])({'|'.join(_SPLITS)})(?:20\d\d)?(?=$|[^a-z])")
+_FLAG = re.compile(WORDS["flags"]["names"] % "|".join(_SPLITS))
+_FLAGS: dict[str, bool] = WORDS["flags"]["values"]
 _MOST_FILES = 2_000_000
 _MAGIC = b"DICM"
 _UID = re.compile(r"[0-9]+(?:\.[0-9]+){3,}")
@@ -282,6 +284,29 @@ def split_of(text: str) -> str:
     """The split that a name states, such as "train2017" or "images/val/a.png"; "" if none."""
     found = _SPLIT_WORD.findall(text.lower()[-1000:])
     return str(_SPLITS[found[-1]]) if found else ""
+
+
+def names_split(word: str) -> bool:
+    """Returns whether a word is a split's name and nothing more."""
+    return word.lower() in _SPLITS
+
+
+def flagged_split(fields: Mapping[str, Any]) -> str:
+    """The split that flags such as "is_test" state; where all are off, the one that none names.
+
+    Raises:
+        Unusable: two are on.
+    """
+    flags: dict[str, bool] = {}
+    for name, value in fields.items():
+        word = str(value).lower().removesuffix(".0")
+        if word in _FLAGS and (flag := _FLAG.fullmatch(plain(name[:100]))):
+            flags[_SPLITS[flag[1] or flag[2]]] = _FLAGS[word]
+    on = sorted(split for split, is_on in flags.items() if is_on)
+    if len(on) > 1:
+        raise Unusable("split_conflict", f"flags of {' and '.join(on)}; expected one split")
+    off = [split for split in ("train", "test", "validation") if flags and split not in flags]
+    return [*on, *off, ""][0]
 
 
 def printable(path: str | Path) -> str:

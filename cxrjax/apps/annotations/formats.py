@@ -82,7 +82,9 @@ def recognise(folder: Folder) -> tuple[dict[str, list[Path]], dict[Path, str]]:
     if exported := [path for path in tables if label_studio.is_table(path, folder)]:
         found["label_studio"] += exported
         tables = []
-    with_boxes = [path for path in tables if csv_boxes.looks_like_boxes(path, folder)]
+    texts = [path for path in folder.files if path.suffix.lower() == ".txt"]
+    texts = [] if found or tables else texts
+    with_boxes = [path for path in tables + texts if csv_boxes.looks_like_boxes(path, folder)]
     if with_boxes or (tables and not found):
         found["csv"] = with_boxes or tables
     if not found and not unread and (drawn := masks.mask_files(folder)):

@@ -10,8 +10,8 @@ from typing import Any
 from cxrjax.apps.annotations import annotation as an
 from cxrjax.apps.annotations import xml_formats
 from cxrjax.apps.annotations.annotation import Annotation, Rejected
-from cxrjax.apps.annotations.folder import Folder, split_of
-from cxrjax.apps.annotations.json_paths import ABSENT, confidences, get, reach, said_of
+from cxrjax.apps.annotations.folder import Folder
+from cxrjax.apps.annotations.json_paths import ABSENT, confidences, get, reach, said_of, split_said
 from cxrjax.apps.annotations.keys import shape_of
 from cxrjax.apps.annotations.prepared_json import PREPARE, PROBES
 from cxrjax.errors import ForeignError, UserError
@@ -192,7 +192,7 @@ class _Document:
             place=self._at(place),
             image_hw=an.size_of_entry(high, wide),
             patient=said_of(one, "patient"),
-            split=split_of(said_of(one, "split")),
+            split=split_said(one),
             reader=said_of(one, "reader"),
         )
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from cxrjax.apps.annotations.annotation import WORDS, plain
+from cxrjax.apps.annotations.folder import flagged_split, split_of
 from cxrjax.errors import ForeignError
 from cxrjax.untrusted.names import shown, shown_value
 
@@ -74,6 +75,15 @@ def said_of(one: Any, role: str) -> str:
         if found:
             return min(found)[1]
     return ""
+
+
+def split_said(one: Any) -> str:
+    """The split that an object states, by its name or by flags; "" of none.
+
+    Raises:
+        Unusable: flags of two.
+    """
+    return split_of(said_of(one, "split")) or flagged_split(one if isinstance(one, dict) else {})
 
 
 def confidences(one: Any, count: int) -> list[Any]:

@@ -12,12 +12,12 @@ from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from cxrjax.apps.annotations import annotation as an
-from cxrjax.apps.annotations import csv_boxes
 from cxrjax.apps.annotations.annotation import Annotation, Rejected, Shape
-from cxrjax.apps.annotations.folder import Folder, split_of
-from cxrjax.apps.annotations.json_paths import get, said_of
+from cxrjax.apps.annotations.folder import Folder
+from cxrjax.apps.annotations.json_paths import get, said_of, split_said
 from cxrjax.apps.annotations.keys import shape_of, value_of_cell
 from cxrjax.apps.annotations.masks import boxes_of_brush
+from cxrjax.apps.annotations.tables import table as read_table
 from cxrjax.errors import ForeignError
 from cxrjax.records_io.quality import Unusable
 from cxrjax.untrusted.names import shown_value
@@ -45,7 +45,7 @@ def is_label_studio(content: Any) -> bool:
 def is_table(path: Path, folder: Folder) -> bool:
     """Returns whether a table is Label Studio's."""
     try:
-        return _is_min(csv_boxes.table(path, folder, 1).header)
+        return _is_min(read_table(path, folder, 1).header)
     except (ForeignError, OSError):
         return False
 
@@ -61,7 +61,7 @@ def _tasks(folder: Folder, path: Path) -> list[Any]:
         if not is_label_studio(tasks):
             raise ForeignError("no tasks of Label Studio in it")
     else:
-        table = csv_boxes.table(path, folder)
+        table = read_table(path, folder)
         cells = ([_value(cell) for cell in of] for _, of in table.rows)
         tasks = [dict(zip(table.header, of, strict=False)) for of in cells]
     return [_task(one) if isinstance(one, dict) and "data" not in one else one for one in tasks]
@@ -146,7 +146,7 @@ def _read_task(
     folder: Folder,
 ) -> an.Entries:
     data = an.fields(task.get("data"), "data")
-    patient, split = said_of(data, "patient"), split_of(said_of(data, "split"))
+    patient, split = said_of(data, "patient"), split_said(data)
     images = _Images(data, folder)
     base = Annotation("", where, place, patient=patient, split=split)
     for reader, done in current.items():

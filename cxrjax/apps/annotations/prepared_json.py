@@ -157,7 +157,9 @@ def _named_image(one: Any) -> dict[str, Any]:
     if isinstance(one, dict) and not name.lower().endswith(IMAGE_ENDINGS):  # such as an id
         texts = (text for text in one.values() if isinstance(text, str))
         name = next((text for text in texts if text.lower().endswith(IMAGE_ENDINGS)), name)
-    return {"name": name, "regions": _boxes_of(one) if name else [], "image": one}
+    regions = _boxes_of(one) if name else []
+    about = one if isinstance(one, dict) else {}
+    return about | {"name": name, "regions": regions, "image": one}
 
 
 def _boxes_of(one: dict[str, Any]) -> list[Any]:

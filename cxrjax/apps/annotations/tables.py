@@ -1,0 +1,110 @@
+"""Tables as text: their separator, their header, and each row with its line.
+
+Cells are separated by commas, semicolons, tabs or bars. Each line is parsed for itself, so that a
+quote that is not closed costs one line.
+"""
+
+import codecs
+import csv
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from cxrjax.apps.annotations.folder import IMAGE_ENDINGS, Folder
+from cxrjax.errors import ForeignError, UserError
+from cxrjax.untrusted.foreign_files import MIB, decode_text, read_bytes
+from cxrjax.untrusted.names import shown
+
+SEPARATORS = {",": "comma", ";": "semicolon", "\t": "tab", "|": "bar"}
+SAMPLE = 50  # rows that tell the separator and the content of columns
+_SAID_SEPARATOR = re.compile(r'"?sep=(.)"?', re.IGNORECASE)
+_MOST_COLUMNS = 4_096
+_VIA3_HEADER = "# CSV_HEADER ="
+NUMBER = re.compile(r"[-+]?(?:\d+(?:[.,]\d*)?|[.,]\d+)(?:[eE][-+]?\d+)?")
+
+
+class Rows(NamedTuple):
+    """A table's cells with the line of each row, and lines that are no rows."""
+
+    header: list[str]
+    rows: list[tuple[int, list[str]]]
+    broken: list[tuple[int, str]]
+    separator: str
+    path: Path
+
+    def fault(self, told: str, role: str = "") -> UserError:
+        """An error about the header that lists its columns where a flag can name one."""
+        value = "'A+B+C+D'" if role == "box" else "NAME"
+        found = ", ".join(map(shown, self.header[:30]))
+        listed = f"; found {found}; pass --columns={role}={value}" if role else ""
+        return UserError(f"{self.path}:1: {told}{listed}")
+
+
+def table(path: Path, folder: Folder, most: int | None = None) -> Rows:
+    """The rows of a file; the first is the header unless it holds a box or names an image.
+
+    Raises:
+        ForeignError: it is no table.
+    """
+    lines = _decode(read_bytes(path)).splitlines()
+    start = next((n for n, line in enumerate(lines) if not line.startswith("#")), len(lines))
+    header = next((one for one in lines[: min(start, SAMPLE)] if one.startswith(_VIA3_HEADER)), "")
+    if header:
+        start -= 1
+        lines[start] = header.removeprefix(_VIA3_HEADER).strip()
+    # Excel's own first line states what separates cells.
+    said = _SAID_SEPARATOR.fullmatch(lines[0].strip()) if lines else None
+    separator = said[1] if said else _separator(lines[start:])
+    rows: list[tuple[int, list[str]]] = []
+    broken: list[tuple[int, str]] = []
+    start = max(start, bool(said))
+    for number, line in enumerate(lines[start:], start=start + 1):
+        if not line.strip(f" \t{separator}"):
+            continue
+        try:
+            reader = csv.reader([line], delimiter=separator, skipinitialspace=True, strict=True)
+            cells = next(reader)
+        except (csv.Error, StopIteration) as error:
+            broken.append((number, f"{error}; is a quote not closed?"))
+            continue
+        rows.append((number, [cell.strip() for cell in cells]))
+        if most and len(rows) > most:
+            break
+    if not rows:
+        raise ForeignError("an empty table")
+    first = rows[0][1]
+    if len(first) > _MOST_COLUMNS:
+        raise ForeignError(f"{len(first):,} columns")
+    names_image = any(one.lower().endswith(IMAGE_ENDINGS) and folder.has(one) for one in first)
+    if sum(map(is_number, first)) >= 4 or names_image:
+        return Rows([], rows, broken, separator, path)
+    return Rows(first, rows[1:], broken, separator, path)
+
+
+def _decode(content: bytes) -> str:
+    try:
+        marked = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+        text = content.decode("utf-16") if marked else decode_text(content)
+    except UnicodeDecodeError:
+        raise ForeignError("not UTF-16, as its first bytes suggest; save it as UTF-8") from None
+    if "\0" in text:
+        raise ForeignError("zero bytes in it; save the table as UTF-8")
+    return text
+
+
+def _separator(lines: Sequence[str]) -> str:
+    """Returns the most frequent separator of the first line, outside of quotes and brackets."""
+    first = next((line for line in lines if line.strip()), "")[:MIB]
+    counts = dict.fromkeys(SEPARATORS, 0)
+    depth, quoted = 0, False
+    for sign in first:
+        quoted ^= sign == '"'
+        depth = max(0, depth + (sign in "[(") - (sign in "])"))
+        if sign in counts and not depth and not quoted:
+            counts[sign] += 1
+    return max(counts, key=counts.__getitem__)
+
+
+def is_number(cell: str) -> bool:
+    return bool(NUMBER.fullmatch(cell))
