@@ -76,7 +76,9 @@ def _turns(sample: dict[str, Any]) -> Iterator[tuple[bool, str]]:
     """Yields (question or answer, text)."""
     if "suffix" in sample:
         yield True, str(sample.get("prefix", ""))
-        yield False, sample["suffix"] if isinstance(sample["suffix"], str) else ""
+        if not isinstance(sample["suffix"], str):
+            raise Unusable("invalid_record", f"suffix {shown_value(sample['suffix'])}, no text")
+        yield False, sample["suffix"]
     for turn in next((sample[key] for key in _TURNS if isinstance(sample.get(key), list)), []):
         turn = an.fields(turn, "a turn")
         text = turn.get("value", turn.get("content"))

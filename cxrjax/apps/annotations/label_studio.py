@@ -26,7 +26,6 @@ from cxrjax.untrusted.names import shown_value
 _UPLOADED = re.compile(r"^[0-9a-f]{8}-(.+)$")
 # "labels": of a region that another control drew.
 _SHAPES = {"rectanglelabels", "polygonlabels", "ellipselabels", "labels", "choices"}
-_NO_BOXES = {"brushlabels", "keypointlabels", "brush"}
 _HAS_AREA = {"width", "points", "radiusX"}
 _SIDES = ("original_width", "original_height")
 _POINTERS = ("item_index", "to_name")
@@ -80,7 +79,7 @@ def _task(row: dict[str, Any]) -> dict[str, Any]:
     for value in row.values():
         for one in value if isinstance(value, list) else [value]:
             if isinstance(one, dict):
-                kinds = (key for key in one if key in _SHAPES | _NO_BOXES)
+                kinds = (key for key in one if _is_kind(key))
                 result = {"type": next(kinds, "a region"), "value": one}
                 results.append(result | {key: one.get(key) for key in (*_SIDES, *_POINTERS)})
     done = {"completed_by": row.get("annotator", ""), "result": results}
@@ -115,6 +114,11 @@ def read(folder: Folder, path: Path, said: an.Stated, found: an.Annotations) -> 
             f"{where}: of {an.counted(several, 'task')} with several annotations of one "
             "annotator the newest"
         )
+
+
+def _is_kind(word: str) -> bool:
+    """Returns whether a word is a kind of regions with a class."""
+    return word.endswith("labels") or word in ("choices", "brush", "a region")
 
 
 Done = dict[str, Any]
@@ -154,8 +158,11 @@ def _read_task(
     for one in older:
         told = Unusable("replaced_annotation", "a newer one of the same annotator counts")
         yield from (Rejected(where, place, told) for _ in _regions(one))
-    for one in task.get("predictions") or [] if not current else ():
-        if isinstance(one, dict):
+    for one in task.get("predictions") or []:
+        if isinstance(one, dict) and current:
+            beside = Unusable("prediction", "beside an annotation, which counts")
+            yield from (Rejected(where, place, beside) for _ in _regions(one))
+        elif isinstance(one, dict):
             score = an.confidence_of(one.get("score"))
             by = dataclasses.replace(base, prediction=True, confidence=score)
             yield from _read_results(one, by, images)
@@ -165,11 +172,11 @@ def _regions(done: Done) -> list[dict[str, Any]]:
     """Results that are regions; one that is drawn and labelled apart is two of them."""
     results = [one for one in an.entries(done.get("result", []), "result") if isinstance(one, dict)]
     labelled = {str(one.get("id")) for one in results if str(one.get("type")).endswith("labels")}
+    kinds = ((str(one.get("type")), one) for one in results)
     return [
         one
-        for one in results
-        if str(one.get("type")) in _SHAPES | _NO_BOXES | {"a region"}
-        or (str(one.get("type")) in _DRAWN and str(one.get("id")) not in labelled)
+        for kind, one in kinds
+        if _is_kind(kind) or (kind in _DRAWN and str(one.get("id")) not in labelled)
     ]
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from cxrjax.apps.annotations import annotation as an
 from cxrjax.apps.annotations.annotation import WORDS
-from cxrjax.apps.annotations.folder import IMAGE_ENDINGS, split_of
+from cxrjax.apps.annotations.folder import IMAGE_ENDINGS, names_split, split_of
 from cxrjax.apps.annotations.json_paths import confidences, get, reach, said_of
 from cxrjax.apps.annotations.keys import shape_of, shape_of_via3
 from cxrjax.errors import ForeignError
@@ -133,10 +133,21 @@ def _items(content: Any) -> list[Any]:
         return rows
     if isinstance(content, dict) and not said_of(content, "image"):
         lists = {key: value for key, value in content.items() if isinstance(value, list)}
+        of_images = {key: of for key, of in lists.items() if any(map(_names_file, of[:_SAMPLE]))}
+        if len(of_images) > 1:  # such as one a split
+            return [
+                one | {"split": key} if isinstance(one, dict) and names_split(key) else one
+                for key, of in of_images.items()
+                for one in of
+            ]
         items = max(lists.values(), key=len, default=[])
         if lists and len(lists) == len(content) and not any(said_of(of, "image") for of in items):
             items = [{"image": name, "boxes": boxes} for name, boxes in lists.items()]
     return items
+
+
+def _names_file(one: Any) -> bool:
+    return said_of(one, "image").lower().endswith(IMAGE_ENDINGS)
 
 
 def _rows_of(content: Any) -> list[dict[str, Any]]:

@@ -1,11 +1,13 @@
 """Tables as text: their separator, their header, and each row with its line.
 
-Cells are separated by commas, semicolons, tabs or bars. Each line is parsed for itself, so that a
-quote that is not closed costs one line.
+Cells are separated by commas, semicolons, tabs or bars. A quoted cell may have a few lines; a quote
+that is not closed within them costs its own line.
 """
 
 import codecs
+import collections
 import csv
+import itertools
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,6 +22,7 @@ SEPARATORS = {",": "comma", ";": "semicolon", "\t": "tab", "|": "bar"}
 SAMPLE = 50  # rows that tell the separator and the content of columns
 _SAID_SEPARATOR = re.compile(r'"?sep=(.)"?', re.IGNORECASE)
 _MOST_COLUMNS = 4_096
+_MOST_LINES = 50  # of a row
 _VIA3_HEADER = "# CSV_HEADER ="
 NUMBER = re.compile(r"[-+]?(?:\d+(?:[.,]\d*)?|[.,]\d+)(?:[eE][-+]?\d+)?")
 
@@ -59,16 +62,21 @@ def table(path: Path, folder: Folder, most: int | None = None) -> Rows:
     rows: list[tuple[int, list[str]]] = []
     broken: list[tuple[int, str]] = []
     start = max(start, bool(said))
-    for number, line in enumerate(lines[start:], start=start + 1):
-        if not line.strip(f" \t{separator}"):
+    ahead = iter(range(start, len(lines)))
+    for at in ahead:
+        if not lines[at].strip(f" \t{separator}"):
             continue
+        end = _end_of_row(lines, at)
         try:
-            reader = csv.reader([line], delimiter=separator, skipinitialspace=True, strict=True)
-            cells = next(reader)
+            text = [f"{line}\n" for line in lines[at:end]]
+            cells = next(csv.reader(text, delimiter=separator, skipinitialspace=True, strict=True))
+            if end > at + 1 and rows and len(cells) != len(rows[0][1]):
+                raise csv.Error(f"{len(cells)} cells in {end - at} lines")
         except (csv.Error, StopIteration) as error:
-            broken.append((number, f"{error}; is a quote not closed?"))
+            broken.append((at + 1, f"{error}; is a quote not closed?"))
             continue
-        rows.append((number, [cell.strip() for cell in cells]))
+        collections.deque(itertools.islice(ahead, end - at - 1), 0)
+        rows.append((at + 1, [cell.strip() for cell in cells]))
         if most and len(rows) > most:
             break
     if not rows:
@@ -80,6 +88,16 @@ def table(path: Path, folder: Folder, most: int | None = None) -> Rows:
     if sum(map(is_number, first)) >= 4 or names_image:
         return Rows([], rows, broken, separator, path)
     return Rows(first, rows[1:], broken, separator, path)
+
+
+def _end_of_row(lines: Sequence[str], at: int) -> int:
+    """The line behind a row, whose quotes all close; the next one if they do not within a few."""
+    is_open = False
+    for end, line in enumerate(lines[at : at + _MOST_LINES], at + 1):
+        is_open ^= line.count('"') % 2 == 1
+        if not is_open:
+            return end
+    return at + 1
 
 
 def _decode(content: bytes) -> str:
