@@ -6,11 +6,12 @@ import functools
 import math
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
 
 from cxrjax.apps.annotations.coordinates import Form, Units
-from cxrjax.errors import ForeignError
+from cxrjax.errors import ForeignError, UserError
 from cxrjax.files import read_packaged
 from cxrjax.records_io.quality import PixelBox, QualityLog, Unusable
 from cxrjax.untrusted.names import plain_name, shown, shown_value
@@ -22,6 +23,7 @@ WORDS["columns"]["reader"] = [
 ]
 _LONGEST_LABEL = 200
 _SIDE = 1_000_000  # pixels that no image has
+_Names = TypeVar("_Names", tuple[str, ...], dict[str, str])
 ANY = "*"  # stands for a class that is not known
 # Entries rejected for these reasons show something on their image all the same.
 _STILL_THERE = (
@@ -230,6 +232,22 @@ class Stated:
     columns: dict[str, str] = dataclasses.field(default_factory=dict)
     label: str = ""
     classes: tuple[str, ...] = ()
+
+
+def agreed(lists: Mapping[Path, _Names]) -> _Names:
+    """The list of classes that files agree on.
+
+    Raises:
+        UserError: two disagree.
+    """
+    first, names = next(iter(lists.items()))
+    for path, others in lists.items():
+        if others != names:
+            raise UserError(
+                f"{first} and {path}: lists of classes that disagree; remove the wrong one, or "
+                "pass --classes=NAME,NAME in the order of their numbers"
+            )
+    return names
 
 
 def plain(name: str) -> str:

@@ -96,9 +96,13 @@ class BoxesBuilder(Builder[BoxesOptions]):
             records = {split: self._ask(images, split) for split, images in divided.items()}
         self.found, self.looked = found, looked
         doubts = [*found.doubts, *self._doubts(looked)]
-        self._write_page(looked, found, doubts, records)
-        for line in found.told:
-            print(line)
+        print(*found.told, sep="\n")
+        from cxrjax.apps.annotations.page import write_page
+
+        questions = {split: len(of) for split, of in records.items()}
+        with writing(options.out):
+            ruled = dataclasses.replace(found, told=[*found.told, self._rule()])
+            write_page(options.out / PAGE, looked, ruled, doubts, questions, options.seed)
         if doubts and not options.accept:
             raise UserError(
                 f"{doubts[0]}{f', and {len(doubts) - 1} more' * (len(doubts) > 1)}; wrote "
@@ -360,27 +364,6 @@ class BoxesBuilder(Builder[BoxesOptions]):
         }
         return records
 
-    def _write_page(
-        self,
-        looked: Sequence[Looked],
-        found: Annotations,
-        doubts: Sequence[str],
-        records: Mapping[str, Sequence[QARecord]],
-    ) -> None:
-        from cxrjax.apps.annotations.page import write_page
-
-        with writing(self.options.out):
-            write_page(
-                self.options.out / PAGE,
-                looked,
-                [*found.told, self._rule()],
-                doubts,
-                self.quality,
-                {split: len(of) for split, of in records.items()},
-                found.account(),
-                self.options.seed,
-            )
-
     def _rule(self) -> str:
         if self.options.negatives == "none":
             return "no presence questions, only where and how many (--negatives=none)"
@@ -476,11 +459,7 @@ def _ids(names: Mapping[Path, str]) -> dict[Path, str]:
 
 
 def _size(entries: Sequence[Annotation], check: ImageCheck) -> tuple[int, int]:
-    """The size that boxes refer to: the stated one, of which the file may be a smaller copy.
-
-    Raises:
-        Unusable: the file cannot be opened, or is no resize of the stated size.
-    """
+    """The size that boxes refer to: the stated one, of which the file may be a smaller copy."""
     file_hw = check.size()
     stated = next((one.image_hw for one in entries if one.image_hw), None)
     if stated is None or is_resize(file_hw, stated):

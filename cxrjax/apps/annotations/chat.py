@@ -28,11 +28,7 @@ _ASKING = ("human", "user", "system")
 
 
 def kind_of(folder: Folder, path: Path) -> str:
-    """ "chat" of a file whose first sample is a chat about an image, else "".
-
-    Raises:
-        OSError, ForeignError: it cannot be read.
-    """
+    """ "chat" of a file whose first sample is a chat about an image, else ""."""
     first = next((one for _, one in documents(folder, path, MIB)), None)
     first = first[0] if isinstance(first, list) and first else first
     if not isinstance(first, dict):
@@ -88,11 +84,7 @@ def _turns(sample: dict[str, Any]) -> Iterator[tuple[bool, str]]:
 
 
 def _image(sample: dict[str, Any], turns: list[tuple[bool, str]]) -> str:
-    """The name of a sample's one image.
-
-    Raises:
-        Unusable: it has none, or several.
-    """
+    """The name of a sample's one image; Unusable if it has none, or several."""
     given = next((sample[key] for key in ("image", "images") if key in sample), None)
     names = list(given) if isinstance(given, list) else [given] * (given is not None)
     for key in _TURNS:

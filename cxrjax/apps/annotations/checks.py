@@ -16,8 +16,12 @@ from cxrjax.records_io.quality import Unusable
 from cxrjax.records_io.readers import MergeMode, merge_readers, parse_mode
 from cxrjax.untrusted.names import shown
 
-# --readers -> the mode of `cxrjax.records_io.readers`.
-_MODES = {"fuse": "wbf", "majority": "lesion_majority", "any": "raw"}
+# --readers -> the mode of `cxrjax.records_io.readers`, and what it does.
+_MODES = {
+    "fuse": ("wbf", "boxes of one lesion were fused into one"),
+    "majority": ("lesion_majority", "lesions that more than half of an image's readers boxed"),
+    "any": ("raw", "every reader's boxes, unmerged"),
+}
 _WHOLE = 0.98  # of an image's area
 _UNNAMED = "(unnamed)"
 _UNLOCATED = "classes of an image without a region (tags, rows): neither located nor denied"
@@ -59,10 +63,8 @@ def check_predictions(found: Annotations, least: float | None) -> None:
             "predictions of a model, no reference; pass --predictions_as_labels=0.5 to use those "
             "of at least this confidence"
         )
-    highest: dict[str, Annotation] = {}
-    for one in predicted if least is not None else ():
-        if (one.confidence or 0) >= (highest.setdefault(one.file, one).confidence or 0):
-            highest[one.file] = one
+    ordered = sorted(predicted, key=lambda one: one.confidence or 0)
+    highest = {one.file: one for one in ordered} if least is not None else {}
     scales = {file: _scale(one) for file, one in highest.items()}
     kept = []
     for one in found.kept:
@@ -85,11 +87,7 @@ def check_predictions(found: Annotations, least: float | None) -> None:
 
 
 def _scale(highest: Annotation) -> int:
-    """1 of confidences up to 1, 100 of percent, by the highest of a file.
-
-    Raises:
-        UserError: they are neither.
-    """
+    """1 of fractions, 100 of percent, by the highest of a file; UserError of neither."""
     confidence = highest.confidence or 0
     if confidence <= _ABOUT_ONE:
         return 1
@@ -236,7 +234,7 @@ class Fusion:
         names = {one.reader for one in found.kept} - {""}
         self._mode: MergeMode | None = None
         if wanted in _MODES:
-            self._mode = parse_mode(_MODES[wanted])
+            self._mode = parse_mode(_MODES[wanted][0])
         elif wanted not in names:
             raise UserError(
                 f"--readers={wanted}: expected fuse, majority, any or one of "
@@ -310,14 +308,10 @@ class Fusion:
         if self._mode is None:
             yield f"boxes of reader {self._wanted} only (--readers={self._wanted})"
         elif self._images:
-            what = {
-                "fuse": "boxes of one lesion were fused into one",
-                "majority": "lesions that more than half of an image's readers boxed",
-                "any": "every reader's boxes, unmerged",
-            }[self._wanted]
+            names = ", ".join(sorted(self._names)[:10])
             yield (
-                f"{counted(self._images, 'image')} with several readers "
-                f"({', '.join(sorted(self._names)[:10])}): {what} (--readers={self._wanted}); "
+                f"{counted(self._images, 'image')} with several readers ({names}): "
+                f"{_MODES[self._wanted][1]} (--readers={self._wanted}); "
                 f"{self._alone:,} of {self._boxes:,} boxes are of one reader only; "
                 "--readers=majority, any or a name choose otherwise"
             )

@@ -159,11 +159,8 @@ def _first_cell(rows: Rows, place: int) -> str:
 
 def _labelled(rows: Rows, columns: Columns) -> bool:
     """Returns whether boxes in cells have their classes with them."""
-    cell = _first_cell(rows, columns.box[0])
-    if not cell.startswith(("[", "{")):
-        return False
     with contextlib.suppress(Unusable):
-        value = value_of_cell(cell)
+        value = value_of_cell(_first_cell(rows, columns.box[0]))
         return bool(said_of(value[0] if isinstance(value, list) and value else value, "label"))
     return False
 
@@ -217,15 +214,13 @@ def _by_content(rows: Rows, folder: Folder, said: an.Stated) -> Columns:
 
 def told_of(rows: Rows, columns: Columns) -> str:
     def names(*places: int) -> str:
-        listed = (rows.header[p] if rows.header else f"number {p + 1}" for p in places)
-        return ", ".join(listed)
+        return ", ".join(rows.header[p] if rows.header else f"number {p + 1}" for p in places)
 
     roles = columns.roles
     parts = {"image is column": names(roles["image"])}
-    if columns.label:
-        parts["class is"] = f"{columns.label} of all boxes"
-    elif "label" in roles:
-        parts["class is"] = names(roles["label"])
+    if columns.label or "label" in roles:
+        label = f"{columns.label} of all boxes" if columns.label else names(roles["label"])
+        parts["class is"] = label
     parts["box is"] = names(*columns.box)
     kinds = ("patient", "reader", "confidence", "split", _UNNAMED)
     parts |= {f"{role} is": names(roles[role]) for role in kinds if role in roles}

@@ -38,21 +38,14 @@ class _Mark(NamedTuple):
 
 def looks_like_boxes(path: Path, folder: Folder) -> bool:
     """Returns whether the first lines of a table have boxes."""
-    try:
-        with reading(path):
-            columns_of(table(path, folder, SAMPLE), folder, an.Stated(label="box"))
-    except UserError:
-        return False
-    return True
+    with contextlib.suppress(UserError), reading(path):
+        columns_of(table(path, folder, SAMPLE), folder, an.Stated(label="box"))
+        return True
+    return False
 
 
 def read(folder: Folder, path: Path, said: an.Stated, found: an.Annotations) -> an.Entries:
-    """Yields the entries of one table.
-
-    Raises:
-        ForeignError: it is no table.
-        UserError: the roles of its columns are not clear.
-    """
+    """Yields the entries of one table."""
     rows = table(path, folder)
     columns = columns_of(rows, folder, said)
     where = folder.where(path)
@@ -65,28 +58,20 @@ def read(folder: Folder, path: Path, said: an.Stated, found: an.Annotations) -> 
         yield Rejected(where, f":{line}", Unusable("malformed_row", why))
     entries = list(_read_rows(folder, where, rows, columns))
     labels = {one.label for one in entries if isinstance(one, Annotation) and one.shape}
-    if names := _names_of(labels, folder, path, said):
-        entries = [
-            dataclasses.replace(one, label=names[one.label])
-            if isinstance(one, Annotation) and one.label in names
-            else one
-            for one in entries
-        ]
-    elif labels and all(map(is_number, labels)):
+    names = _names_of(labels, folder, path, said)
+    if not names and labels and all(map(is_number, labels)):
         place = columns.roles.get("label")
         column = rows.header[place] if rows.header and place is not None else ""
         told = f"the column of classes, {shown(column)}, contains only numbers, such as "
         more = ", or --label=NAME if all boxes are of one"
         raise UserError(f"{rows.fault(told + shown(min(labels)), 'label')}{more}")
-    yield from entries
+    for one in entries:
+        known = isinstance(one, Annotation) and one.label in names
+        yield dataclasses.replace(one, label=names[one.label]) if known else one
 
 
 def _names_of(labels: set[str], folder: Folder, path: Path, said: an.Stated) -> dict[str, str]:
-    """Number or code of a class -> its name, out of --classes or a table of two columns.
-
-    Raises:
-        UserError: two tables disagree.
-    """
+    """Number or code of a class -> its name, by --classes or a table of two columns."""
     if not labels or not all(is_number(label) or label.startswith("/") for label in labels):
         return {}
     if said.classes:
@@ -95,20 +80,14 @@ def _names_of(labels: set[str], folder: Folder, path: Path, said: an.Stated) -> 
     for other in folder.files:
         if other == path or other.suffix.lower() not in (".csv", ".tsv"):
             continue
-        try:
+        with contextlib.suppress(OSError, ForeignError):
             rows = table(other, folder, _MOST_CLASSES)
-        except (OSError, ForeignError):
-            continue
-        listed = [rows.header, *(cells for _, cells in rows.rows)]
-        pairs = {cells[0]: cells[1] for cells in listed if len(cells) == 2}
-        for names in (pairs, {name: key for key, name in pairs.items()}):
-            if labels <= names.keys() and not any(is_number(names[one]) for one in labels):
-                found[other] = {one: names[one] for one in labels}
-    for other, names in found.items():
-        if names != next(iter(found.values())):
-            told = "lists of classes that disagree; remove the wrong one, or pass --classes"
-            raise UserError(f"{next(iter(found))} and {other}: {told}")
-    return next(iter(found.values()), {})
+            listed = [rows.header, *(cells for _, cells in rows.rows)]
+            pairs = {cells[0]: cells[1] for cells in listed if len(cells) == 2}
+            for names in (pairs, {name: key for key, name in pairs.items()}):
+                if labels <= names.keys() and not any(is_number(names[one]) for one in labels):
+                    found[other] = {one: names[one] for one in labels}
+    return an.agreed(found) if found else {}
 
 
 def _read_rows(folder: Folder, where: str, rows: Rows, columns: Columns) -> an.Entries:
@@ -161,11 +140,7 @@ def _read_rows(folder: Folder, where: str, rows: Rows, columns: Columns) -> an.E
 
 
 def _confidences(row: Mapping[str, str], count: int) -> list[float | None]:
-    """Confidences of a row's marks: a number or a list in a cell, or among a region's attributes.
-
-    Raises:
-        Unusable: a cell begins as a list or an object, and is none.
-    """
+    """Confidences of a row's marks: of its cell (a number or a list) or a region's attributes."""
     cell, label = row.get("confidence", ""), row.get("label", "")
     if not cell and label.startswith("{"):
         cell = said_of(value_of_cell(label), "confidence")
@@ -186,11 +161,7 @@ def _one_name(cell: str) -> str:
 
 
 def _marked(row: Mapping[str, str], marks: list[_Mark], columns: Columns) -> list[_Mark]:
-    """Marks of a row, with the classes of its cell.
-
-    Raises:
-        Unusable: its cells hold something else.
-    """
+    """Marks of a row, with the classes of its cell."""
     written = row.get("label", "")
     if (run := _run(written)) and len(run) == len(marks):
         return [mark._replace(label=one.label) for one, mark in zip(run, marks, strict=True)]
@@ -235,11 +206,7 @@ def _run(text: str) -> list[_Mark] | None:
 
 
 def _shapes(texts: list[str], columns: Columns, has_commas: bool, label: str) -> list[_Mark]:
-    """The boxes of a row, with classes that their own cell has; none where cells are empty.
-
-    Raises:
-        Unusable: they are something else.
-    """
+    """The boxes of a row, with classes that their own cell has; none where cells are empty."""
     if all(map(an.is_normal, texts)):
         return []
     if len(texts) > 1:

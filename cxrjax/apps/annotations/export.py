@@ -187,9 +187,8 @@ def _yolo(images: Sequence[ExportedImage], classes: Sequence[str], out: Path) ->
             lines.append(" ".join([str(classes.index(label)), *(f"{v:.10g}" for v in values)]))
         name = PurePosixPath(image.name).with_suffix(".txt")
         _write(out / "labels" / image.split / name, "".join(f"{line}\n" for line in lines))
-    key = {"validation": "val"}  # as Ultralytics has it
     splits = sorted({one.split for one in images})
-    found = [f"{key.get(split, split)}: images/{split}" for split in splits]
+    found = [f"{split.replace('validation', 'val')}: images/{split}" for split in splits]
     names = [
         f"  {number}: {json.dumps(name, ensure_ascii=False)}" for number, name in enumerate(classes)
     ]

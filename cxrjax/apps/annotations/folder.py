@@ -3,10 +3,11 @@
 import collections
 import contextlib
 import functools
+import itertools
 import os
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -195,11 +196,9 @@ class Folder:
 
     def has(self, name: str) -> bool:
         """Returns whether a name refers to exactly one image."""
-        try:
-            self.image(name)
-        except Unusable:
-            return False
-        return True
+        with contextlib.suppress(Unusable):
+            return bool(self.image(name))
+        return False
 
     def size(self, name: str) -> tuple[int, int]:
         """(height, width) of an image's file, as displayed.
@@ -220,10 +219,9 @@ class Folder:
 
     def size_or_none(self, name: str) -> tuple[int, int] | None:
         """Returns `size`, or None for an image that is missing or unreadable."""
-        try:
+        with contextlib.suppress(Unusable):
             return self.size(name)
-        except Unusable:
-            return None
+        return None
 
     def _stripped(self, stem: str) -> str:
         """The stem of the file of an image whose name and file differ in what is common to all."""
@@ -250,21 +248,13 @@ class Folder:
         return ""
 
     def json(self, path: Path) -> Any:
-        """Reads and caches a JSON file.
-
-        Raises:
-            OSError, ForeignError: it cannot be read.
-        """
+        """Reads and caches a JSON file; raises OSError or ForeignError."""
         if path not in self.cache:
             self.cache[path] = parse_json(read_text(path))
         return self.cache[path]
 
     def xml(self, path: Path) -> Element:
-        """Reads the root of an XML file.
-
-        Raises:
-            OSError, ForeignError: it cannot be read.
-        """
+        """Reads the root of an XML file; raises OSError or ForeignError."""
         return parse_xml(decode_xml(read_bytes(path)))
 
     def where(self, path: Path) -> str:
@@ -315,17 +305,18 @@ def printable(path: str | Path) -> str:
     return text if text.isprintable() else ascii(text)
 
 
-def _common_beginning(first: str, last: str) -> str:
-    pairs = enumerate(zip(first, last, strict=False))
-    end = next((place for place, (one, other) in pairs if one != other), None)
-    return first[: min(len(first), len(last)) if end is None else end]
+def _alike(one: Sequence[str], other: Sequence[str]) -> int:
+    """Counts the items that two sequences begin with."""
+    pairs = zip(one, other, strict=False)
+    return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
 def _common_ends(stems: list[str]) -> tuple[str, str]:
     """Beginning and end that stems have in common, up to a sign that separates words."""
-    before = _common_beginning(min(stems), max(stems))
-    backwards = [stem[::-1] for stem in stems]
-    after = _common_beginning(min(backwards), max(backwards))[::-1]
+    first, last = min(stems), max(stems)
+    before = first[: _alike(first, last)]
+    first, last = (end(stem[::-1] for stem in stems) for end in (min, max))
+    after = first[: _alike(first, last)][::-1]
     before = before[: max(before.rfind(sign) for sign in "_- .") + 1]
     places = [place for place, sign in enumerate(after) if sign in "_- ."]
     after = after[places[0] :] if places else ""
@@ -338,26 +329,18 @@ def _key(name: str) -> str:
 
 
 def _path_of_url(address: str) -> str:
-    try:
+    with contextlib.suppress(ValueError):  # half an address of IPv6
         return unquote(urlsplit(address).path)
-    except ValueError:  # half an address of IPv6
-        return address
+    return address
 
 
 def _is_dicom(path: Path) -> bool:
-    try:
-        with open_foreign(path) as file:
-            return file.read(132)[128:] == _MAGIC
-    except (OSError, ForeignError):
-        return False
+    with contextlib.suppress(OSError, ForeignError), open_foreign(path) as file:
+        return file.read(132)[128:] == _MAGIC
+    return False
 
 
 def _common_end(name: str, path: Path) -> int:
     """Counts the folders directly above a file that have the same names."""
-    ours, theirs = path.parts[-2::-1], PurePosixPath(name).parts[-2::-1]
-    count = 0
-    for left, right in zip(ours, theirs, strict=False):
-        if left.lower() != right.lower():
-            break
-        count += 1
-    return count
+    sides = (path.as_posix().lower(), name.lower())
+    return _alike(*(PurePosixPath(one).parts[-2::-1] for one in sides))

@@ -33,7 +33,8 @@ class Format(NamedTuple):
 
     Attributes:
         title: as people call it.
-        read: yields the entries of one file.
+        read: yields the entries of one file; raises ForeignError or OSError of one that cannot be
+            read or is of another kind, UserError where classes or columns are not clear.
         told: form of its boxes, where the format leaves no doubt.
         joint: the form of all its files is one, which is detected from all of them.
     """
@@ -114,11 +115,7 @@ def _not_read(folder: Folder) -> str:
 
 
 def _kind(folder: Folder, path: Path) -> str:
-    """The format of a file that is told by its content; "" of another's.
-
-    Raises:
-        OSError, ForeignError: it cannot be read.
-    """
+    """The format of a file that is told by its content; "" of another's."""
     ending = path.suffix.lower()
     if ending == ".xml":
         return json_formats.kind_of(folder, path)
@@ -190,11 +187,7 @@ def read_annotations(
 
 
 def _find_images(folder: Folder, found: Annotations) -> None:
-    """Rejects entries whose image is not there.
-
-    Raises:
-        UserError: none is there.
-    """
+    """Rejects entries whose image is not there; UserError if none is."""
     names = list(dict.fromkeys(entry.image for entry in found.kept))
     if told := folder.match_affixes(names):
         found.told.append(told)
@@ -220,14 +213,7 @@ def _find_images(folder: Folder, found: Annotations) -> None:
 
 
 def _place_boxes(folder: Folder, found: Annotations, said: Stated, joint: str) -> None:
-    """Replaces shapes by boxes in pixels, once the form of a source's numbers is settled.
-
-    Args:
-        joint: the name of the source, where all files are one.
-
-    Raises:
-        UserError: their form is not clear.
-    """
+    """Replaces shapes by boxes in pixels, once the form of a source's numbers is settled."""
     unsure: dict[_Group, list[Annotation]] = collections.defaultdict(list)
     for entry in found.boxes:
         if entry.shape is not None and not entry.shape.exact:

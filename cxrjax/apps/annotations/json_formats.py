@@ -62,11 +62,9 @@ def documents(folder: Folder, path: Path, most: int = 0) -> Iterator[tuple[str, 
     Raises:
         OSError, ForeignError: the file cannot be read.
     """
-    ending = path.suffix.lower()
-    if ending not in LINES:
+    if (ending := path.suffix.lower()) not in LINES:
         is_xml = ending == ".xml"
-        xml = xml_formats.content_of(folder.xml(path), folder) if is_xml else None
-        yield "", xml if is_xml else folder.json(path)
+        yield "", xml_formats.content_of(folder.xml(path), folder) if is_xml else folder.json(path)
         return
     for number, line in read_lines(path, most) if most else read_lines(path):
         try:
@@ -76,11 +74,7 @@ def documents(folder: Folder, path: Path, most: int = 0) -> Iterator[tuple[str, 
 
 
 def kind_of(folder: Folder, path: Path) -> str:
-    """The kind of a file's layout; "" if it has none.
-
-    Raises:
-        OSError, ForeignError: it cannot be read.
-    """
+    """The kind of a file's layout; "" if it has none."""
     first = [content for _, content in itertools.islice(documents(folder, path, MIB), _SAMPLE)]
     layout = layout_of(first[0]) if first else None
     if layout is None and path.suffix.lower() in LINES:
@@ -91,12 +85,7 @@ def kind_of(folder: Folder, path: Path) -> str:
 def read(
     kind: str, folder: Folder, path: Path, said: an.Stated, found: an.Annotations
 ) -> an.Entries:
-    """Yields the entries of one file, or of one with a document a line.
-
-    Raises:
-        ForeignError: it is of another kind.
-        UserError: classes have no names.
-    """
+    """Yields the entries of one file, or of one with a document a line."""
     where = folder.where(path)
     for place, content in documents(folder, path):
         entries = _Document(kind, folder, said, found, Annotation("", where, place)).read(content)
@@ -139,12 +128,7 @@ class _Document:
         return f"{self.file.place}: {place}" if place else self.file.place
 
     def _names(self, content: Any) -> dict[str, str]:
-        """Id or number of a class -> its name.
-
-        Raises:
-            ForeignError: one has no name, or two.
-            UserError: there are none.
-        """
+        """Id or number of a class -> its name."""
         path = self.layout.get("names")
         if not path:
             return {str(number): name for number, name in enumerate(self.said.classes)}
@@ -169,11 +153,7 @@ class _Document:
         return names
 
     def _about(self, one: Any, place: str) -> Annotation:
-        """The name, size, patient, split and reader of an image.
-
-        Raises:
-            Unusable: it has no name.
-        """
+        """The name, size, patient, split and reader of an image; Unusable if it has no name."""
         names = [get(one, path) for path in self.layout.get("image", ())]
         usable = [name for name in names if isinstance(name, str) and name]
         if self.layout["images"] == "" and not self.file.place:

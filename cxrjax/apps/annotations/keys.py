@@ -195,11 +195,7 @@ def _runs(value: dict[str, Any]) -> Shape | None:
 
 
 def _unpacked(text: str) -> list[int]:
-    """Runs out of COCO's letters: 5 bits each, from the third run on less the one before last.
-
-    Raises:
-        Unusable: they are others, or too many.
-    """
+    """Runs out of COCO's letters: 5 bits each, from the third run on less the one before last."""
     runs: list[int] = []
     value = shift = 0
     for sign in text.encode("ascii", "replace"):

@@ -4,6 +4,7 @@ Of one annotator's annotations of a task the newest counts; other annotators are
 https://labelstud.io/guide/export
 """
 
+import contextlib
 import dataclasses
 import re
 from collections.abc import Container
@@ -27,7 +28,7 @@ _UPLOADED = re.compile(r"^[0-9a-f]{8}-(.+)$")
 # "labels": of a region that another control drew.
 _SHAPES = {"rectanglelabels", "polygonlabels", "ellipselabels", "labels", "choices"}
 _HAS_AREA = {"width", "points", "radiusX"}
-_SIDES = ("original_width", "original_height")
+_SIDES = ("original_height", "original_width")
 _POINTERS = ("item_index", "to_name")
 # Drawn without a class, which a result of "labels" with the same id has.
 _DRAWN = {"rectangle", "polygon", "ellipse", "brush", "keypoint"}
@@ -43,10 +44,9 @@ def is_label_studio(content: Any) -> bool:
 
 def is_table(path: Path, folder: Folder) -> bool:
     """Returns whether a table is Label Studio's."""
-    try:
+    with contextlib.suppress(ForeignError, OSError):
         return _is_min(read_table(path, folder, 1).header)
-    except (ForeignError, OSError):
-        return False
+    return False
 
 
 def _is_min(fields: Container[str]) -> bool:
@@ -63,6 +63,7 @@ def _tasks(folder: Folder, path: Path) -> list[Any]:
         table = read_table(path, folder)
         cells = ([_value(cell) for cell in of] for _, of in table.rows)
         tasks = [dict(zip(table.header, of, strict=False)) for of in cells]
+        tasks += [Unusable("malformed_row", f"line {line}: {why}") for line, why in table.broken]
     return [_task(one) if isinstance(one, dict) and "data" not in one else one for one in tasks]
 
 
@@ -87,33 +88,26 @@ def _task(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def read(folder: Folder, path: Path, said: an.Stated, found: an.Annotations) -> an.Entries:
-    """Yields the entries of one file.
-
-    Raises:
-        ForeignError: it is not Label Studio's.
-    """
+    """Yields the entries of one file."""
     where = folder.where(path)
     tasks = _tasks(folder, path)
     undone = several = 0
     for number, task in enumerate(tasks):
-        place = f": [{number}]"
+        base = Annotation("", where, f": [{number}]")
         try:
+            if isinstance(task, Unusable):
+                raise task
             current, older = _annotations(an.fields(task, f"[{number}]"))
             undone += not current and not task.get("predictions")
             several += bool(older)
-            yield from _read_task(task, current, older, where, place, folder)
+            yield from _read_task(task, current, older, base, folder)
         except (Unusable, ForeignError) as error:
-            yield Rejected(where, place, an.as_unusable(error))
-    if undone:
-        found.told.append(
-            f"{where}: {an.counted(undone, 'task')} without an annotation left out "
-            "(cancelled ones do not count)"
-        )
-    if several:
-        found.told.append(
-            f"{where}: of {an.counted(several, 'task')} with several annotations of one "
-            "annotator the newest"
-        )
+            yield Rejected(where, base.place, an.as_unusable(error))
+    for count, told in (
+        (undone, "without an annotation left out (cancelled ones do not count)"),
+        (several, "with several annotations of one annotator, of which the newest counts"),
+    ):
+        found.told += [f"{where}: {an.counted(count, 'task')} {told}"] * bool(count)
 
 
 def _is_kind(word: str) -> bool:
@@ -142,35 +136,33 @@ def _annotations(task: dict[str, Any]) -> tuple[dict[str, Done], list[Done]]:
 
 
 def _read_task(
-    task: dict[str, Any],
-    current: dict[str, Done],
-    older: list[Done],
-    where: str,
-    place: str,
-    folder: Folder,
+    task: Done, current: dict[str, Done], older: list[Done], base: Annotation, folder: Folder
 ) -> an.Entries:
     data = an.fields(task.get("data"), "data")
-    patient, split = said_of(data, "patient"), split_said(data)
     images = _Images(data, folder)
-    base = Annotation("", where, place, patient=patient, split=split)
+    base = dataclasses.replace(base, patient=said_of(data, "patient"), split=split_said(data))
     for reader, done in current.items():
         yield from _read_results(done, dataclasses.replace(base, reader=reader), images)
-    for one in older:
-        told = Unusable("replaced_annotation", "a newer one of the same annotator counts")
-        yield from (Rejected(where, place, told) for _ in _regions(one))
-    for one in task.get("predictions") or []:
-        if isinstance(one, dict) and current:
-            beside = Unusable("prediction", "beside an annotation, which counts")
-            yield from (Rejected(where, place, beside) for _ in _regions(one))
-        elif isinstance(one, dict):
+    guesses = [one for one in task.get("predictions") or [] if isinstance(one, dict)]
+    beaten = [(one, "replaced_annotation", "a newer one of the same annotator") for one in older]
+    beaten += [(one, "prediction", "an annotation") for one in guesses if current]
+    for one, reason, winner in beaten:
+        why = Unusable(reason, f"{winner} counts")
+        yield from (Rejected(base.file, base.place, why) for _ in _regions(one))
+    if not current:
+        for one in guesses:
             score = an.confidence_of(one.get("score"))
             by = dataclasses.replace(base, prediction=True, confidence=score)
             yield from _read_results(one, by, images)
 
 
+def _results(done: Done) -> list[dict[str, Any]]:
+    return [one for one in an.entries(done.get("result", []), "result") if isinstance(one, dict)]
+
+
 def _regions(done: Done) -> list[dict[str, Any]]:
     """Results that are regions; one that is drawn and labelled apart is two of them."""
-    results = [one for one in an.entries(done.get("result", []), "result") if isinstance(one, dict)]
+    results = _results(done)
     labelled = {str(one.get("id")) for one in results if str(one.get("type")).endswith("labels")}
     kinds = ((str(one.get("type")), one) for one in results)
     return [
@@ -181,30 +173,20 @@ def _regions(done: Done) -> list[dict[str, Any]]:
 
 
 def _read_results(done: Done, base: Annotation, images: "_Images") -> an.Entries:
-    results = [one for one in an.entries(done.get("result", []), "result") if isinstance(one, dict)]
     sizes: dict[str, tuple[int, int]] = {}
-    named = []
-    for one in results:
-        size = an.size_of_entry(one.get("original_height"), one.get("original_width"))
-        try:
-            name = images.of(one)
-        except Unusable:
-            continue
-        if size:
-            sizes.setdefault(name, size)
-    every = images.every()
-    if not every:
+    for one in _results(done):
+        if size := an.size_of_entry(*map(one.get, _SIDES)):
+            with contextlib.suppress(Unusable):
+                sizes.setdefault(images.of(one), size)
+    if not images.every():
         raise Unusable("dangling_id", f"data names no image: {shown_value(images.data)}")
-    for name in every:
-        named.append(dataclasses.replace(base, image=name, image_hw=sizes.get(name)))
-        yield named[-1]
-    by_name = {one.image: one for one in named}
+    for name in images.every():
+        yield dataclasses.replace(base, image=name, image_hw=sizes.get(name))
     for one in _regions(done):
         about = base
         try:
             name = images.of(one)
-            about = by_name.get(name) or dataclasses.replace(base, image=name)
-            about = dataclasses.replace(about, image_hw=sizes.get(name))
+            about = dataclasses.replace(base, image=name, image_hw=sizes.get(name))
             labels = [str(label) for label in _labels(one)]
             about = dataclasses.replace(about, label=labels[0])
             for shape in _shapes(one, about.image_hw):

@@ -9,6 +9,7 @@ A folder of another name holds masks where its files are named like images elsew
 levels.
 """
 
+import contextlib
 import os
 import re
 from pathlib import Path
@@ -34,11 +35,7 @@ _MOST_PIXELS = 24_000_000
 
 
 def read(folder: Folder, path: Path, said: an.Stated, found: an.Annotations) -> an.Entries:
-    """Yields the entries of one mask; one that marks nothing means that its class is absent.
-
-    Raises:
-        UserError: nothing names a class.
-    """
+    """Yields the entries of one mask; one that marks nothing means that its class is absent."""
     where = folder.where(path)
     try:
         name, label = _whose(folder, path)
@@ -96,12 +93,7 @@ def _levels(path: Path) -> Integer[np.ndarray, "h w"]:
 def _by_class(
     levels: Integer[np.ndarray, "h w"], label: str, said: an.Stated, path: Path
 ) -> list[tuple[str, Bool[np.ndarray, "h w"]]]:
-    """(class, where it is) of a mask.
-
-    Raises:
-        Unusable: it is an image.
-        UserError: nothing names its classes.
-    """
+    """(class, where it is) of a mask; Unusable if it is an image."""
     found = [int(level) for level in np.unique(levels) if level]
     if len(found) > _MOST_LEVELS or len(found) > len(said.classes) > 0:
         told = f"{len(found)} levels besides 0; expected one, or numbers of classes"
@@ -250,7 +242,6 @@ def mask_files(folder: Folder) -> list[Path]:
 
 
 def _has_two_levels(path: Path) -> bool:
-    try:
+    with contextlib.suppress(Unusable):
         return len(np.unique(_levels(path))) <= 2
-    except Unusable:
-        return False
+    return False

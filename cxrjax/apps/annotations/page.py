@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from cxrjax.apps.annotations.annotation import Annotations
 from cxrjax.apps.results.pictures import empty_folder, write_full
 from cxrjax.apps.viewer import viewer_parts
 from cxrjax.evaluation.overlays import COLOURS, TRUTH, jpeg_data_uri
@@ -13,7 +14,7 @@ from cxrjax.evaluation.text_tables import template
 from cxrjax.files import replace_text
 from cxrjax.images.decode import read_image
 from cxrjax.paths import relative
-from cxrjax.records_io.quality import REASONS, QualityLog
+from cxrjax.records_io.quality import REASONS
 
 if TYPE_CHECKING:
     from cxrjax.apps.annotations.build import Looked
@@ -28,21 +29,19 @@ _FILES = 20
 def write_page(
     path: Path,
     looked: Sequence["Looked"],
-    told: Sequence[str],
+    found: Annotations,
     doubts: Sequence[str],
-    quality: QualityLog,
     questions: Mapping[str, int],
-    account: Mapping[str, Mapping[str, Any]],
     seed: int,
 ) -> None:
     """Writes the page.
 
     Args:
-        told: how the annotations were read.
+        found: the annotations, how they were read, and what was rejected.
         questions: split -> how many there will be.
-        account: file -> entries, kept and rejected ones.
         seed: decides which pictures are shown of those that are not doubtful.
     """
+    quality = found.quality
     counts = {reason: count for reason, count in quality.counts().items() if count}
     classes: dict[str, list[int]] = {}
     for one in looked:
@@ -52,13 +51,13 @@ def write_page(
     path.parent.mkdir(parents=True, exist_ok=True)
     folder = empty_folder(path.parent, wanted=True)
     html = template(str(__package__), "page.html.j2").render(
-        told=told,
+        told=found.told,
         doubts=doubts,
         images=len(looked),
         empty=sum(not one.image.boxes for one in looked),
         classes=sorted(classes.items(), key=lambda item: -item[1][0]),
         questions=questions,
-        files=_files(account),
+        files=_files(found.account()),
         warnings=dict(quality.warnings),
         reasons=[
             {

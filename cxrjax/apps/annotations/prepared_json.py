@@ -1,5 +1,6 @@
 """JSON of tools that no path describes, brought into the layouts of `json_formats.toml`."""
 
+import contextlib
 import re
 from typing import Any
 
@@ -58,10 +59,6 @@ def sagemaker(content: dict[str, Any]) -> dict[str, Any]:
     return {"images": [job], "class-map": about.get("class-map", {})}
 
 
-def encord(content: list[Any]) -> dict[str, Any]:
-    return {"images": [unit for _, unit in reach(content, "[].data_units.{}")]}
-
-
 def chexlocalize(content: dict[str, Any]) -> dict[str, Any]:
     """Image -> class -> outlines, or a mask in runs, which is empty where the class is absent."""
     images = []
@@ -81,10 +78,9 @@ def chexlocalize(content: dict[str, Any]) -> dict[str, Any]:
 
 
 def _is_empty(mask: Any) -> bool:
-    try:
+    with contextlib.suppress(Unusable):  # rejected and counted as a region
         return isinstance(mask, dict) and shape_of(mask, bare=True) is None
-    except Unusable:
-        return False  # rejected and counted as a region
+    return False
 
 
 def fiftyone(content: dict[str, Any]) -> dict[str, Any]:
@@ -198,11 +194,9 @@ def has_boxes(content: Any) -> bool:
     if not all(one["name"] for one in images):
         return False
     for region in (region for one in images for region in one["regions"][:_SAMPLE]):
-        try:
+        with contextlib.suppress(Unusable):
             if isinstance(region, dict) and shape_of(region, kind="", bare=True) is not None:
                 return True
-        except Unusable:
-            continue
     return False
 
 
@@ -212,7 +206,6 @@ def is_chexlocalize(content: Any) -> bool:
 
 
 PREPARE = {
-    one.__name__: one
-    for one in (via3, sagemaker, encord, chexlocalize, fiftyone, fiftyone_labels, boxes)
+    one.__name__: one for one in (via3, sagemaker, chexlocalize, fiftyone, fiftyone_labels, boxes)
 }
 PROBES = {"chexlocalize": is_chexlocalize, "boxes": has_boxes}

@@ -2,11 +2,14 @@
 
 import collections
 import contextlib
+import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
 import numpy as np
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import connected_components
 
 from cxrjax.apps.annotations.annotation import WORDS, Annotation
 from cxrjax.apps.annotations.folder import Folder, split_of
@@ -116,26 +119,27 @@ def one_side(
         The groups, and what was found, for people.
     """
     files = sorted(files)
-    names = {path: path.stem.lower() for path in files}
-    stems = {*names.values()}
-    groups = _Groups(files)
-    by_key: dict[str, list[Path]] = collections.defaultdict(list)
-    for path, name in names.items():
+    names = [path.stem.lower() for path in files]
+    stems = {*names}
+    by_key: dict[str, list[int]] = collections.defaultdict(list)
+    for number, name in enumerate(names):
         base = _CHANGED_BEFORE.sub("", _CHANGED.sub("", name))
         numbered = _NUMBERED.sub("", base)
         if numbered in stems:  # NAME (1) beside NAME; alone it is a number like others
             base = numbered
-        by_key[base].append(path)
+        by_key[base].append(number)
     # Of names that nobody changed, such as view1_frontal in many folders, the pixels decide.
-    copies = [of for base, of in by_key.items() if base and {*map(names.get, of)} != {base}]
-    by_name = sum(groups.join(of[0], path) for of in copies for path in of)
-    pairs = _copies(files, processes)
-    by_picture = sum(groups.join(*pair) for pair in pairs)
-    first: dict[str, Path] = {}
-    for path in files:
-        groups.join(first.setdefault(patients[path], path), path)
+    copies = [of for base, of in by_key.items() if base and {names[n] for n in of} != {base}]
+    pairs = [(of[0], number) for of in copies for number in of]
+    alone = len({*_roots(len(files), pairs)})
+    by_name = len(files) - alone
+    pairs += _copies(files, processes)
+    by_picture = alone - len({*_roots(len(files), pairs)})
+    first: dict[str, int] = {}
+    pairs += [(first.setdefault(patients[path], n), n) for n, path in enumerate(files)]
+    roots = _roots(len(files), pairs)
     told = []
-    if len(files) > 1 and len({groups.of(path) for path in files}) < 2:
+    if len(files) > 1 and len({*roots}) < 2:
         if len({*patients.values()}) < 2:
             return dict(patients), []
         told.append("all images look like copies of one, so that copies are not held together")
@@ -145,23 +149,17 @@ def one_side(
             f"copies on one side: {by_name:,} by the names of their files, {by_picture:,} by their "
             "pixels"
         )
-    return {path: patients[groups.of(path)] for path in files}, told
+    return {path: patients[files[root]] for path, root in zip(files, roots, strict=True)}, told
 
 
-def _copies(files: Sequence[Path], processes: int) -> list[tuple[Path, Path]]:
+def _copies(files: Sequence[Path], processes: int) -> list[tuple[int, int]]:
     """Pairs of images that show the same, by perceptual hash and then by their thumbnails."""
     hashes, _ = hash_images(files, processes)
-    known = [path for path in files if path in hashes]
-    of = [hashes[path] for path in known]
-    pairs = [(i, j) for i, j, _ in close_pairs(of, of) if i < j]
-    thumbnails: dict[int, np.ndarray] = {}
-    for index in {index for pair in pairs for index in pair}:
-        thumbnails[index] = _thumbnail(known[index])
-    return [
-        (known[i], known[j])
-        for i, j in pairs
-        if float((thumbnails[i] * thumbnails[j]).sum()) >= _ALIKE
-    ]
+    known = [number for number, path in enumerate(files) if path in hashes]
+    of = [hashes[files[number]] for number in known]
+    pairs = [(known[i], known[j]) for i, j, _ in close_pairs(of, of) if i < j]
+    shown = {number: _thumbnail(files[number]) for number in {*itertools.chain(*pairs)}}
+    return [(i, j) for i, j in pairs if float((shown[i] * shown[j]).sum()) >= _ALIKE]
 
 
 def _thumbnail(path: Path) -> np.ndarray:
@@ -178,20 +176,9 @@ def _thumbnail(path: Path) -> np.ndarray:
     return levels / length if length else levels
 
 
-class _Groups:
-    """Files by the group that they are joined into."""
-
-    def __init__(self, files: Iterable[Path]) -> None:
-        self._parent = {path: path for path in files}
-
-    def of(self, path: Path) -> Path:
-        while self._parent[path] != path:
-            self._parent[path] = self._parent[self._parent[path]]
-            path = self._parent[path]
-        return path
-
-    def join(self, first: Path, second: Path) -> int:
-        """Joins two groups; returns 1 if they were two."""
-        ours, theirs = sorted((self.of(first), self.of(second)))
-        self._parent[theirs] = ours
-        return int(ours != theirs)
+def _roots(count: int, pairs: Sequence[tuple[int, int]]) -> list[int]:
+    """The first of its group for each number, of groups that pairs join."""
+    ends = np.array(pairs, np.int64).reshape(-1, 2).T
+    linked = csr_array((np.ones(ends.shape[1]), tuple(ends)), shape=(count, count))
+    _, group = connected_components(linked, directed=False)
+    return np.unique(group, return_index=True)[1][group].tolist()

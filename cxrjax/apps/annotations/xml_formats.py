@@ -75,11 +75,7 @@ def _region(shape: Element) -> dict[str, Any]:
 
 
 def _frames(folder: Folder, tracks: list[Element]) -> list[Element]:
-    """Images out of tracks: frame_000012.png has the shapes of frame 12, but for those outside.
-
-    Raises:
-        ForeignError: no frame is there.
-    """
+    """Images out of tracks: frame_000012.png has the shapes of frame 12, but for those outside."""
     frames: dict[str, Element] = {}
     for path in folder.images:
         if named := _FRAME.fullmatch(path.stem.lower()):

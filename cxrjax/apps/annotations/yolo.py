@@ -34,29 +34,28 @@ _NAMED = {4: (0, 4), 8: (0, 8), 9: (0, 8), 14: (3, 4), 15: (3, 4)}
 
 def label_files(folder: Folder) -> list[Path]:
     """Files of a folder that hold a line a box of an image of their name."""
-    texts = [path for path in folder.files if path.suffix.lower() == ".txt"]
     named = {path.stem.lower() for path in folder.images}
     return [
         path
-        for path in texts
-        if path.name.lower() not in _NO_LABELS
+        for path in folder.files
+        if path.suffix.lower() == ".txt"
+        and path.name.lower() not in _NO_LABELS
         and (path.stem.lower() in named or path.parent.name.lower() == "labels")
         and not path.name.lower().startswith("readme")
     ]
 
 
 def read(folder: Folder, path: Path, said: an.Stated, found: an.Annotations) -> an.Entries:
-    """Yields the entries of one file; an empty one means that nothing is marked.
-
-    Raises:
-        UserError: names of classes are missing or contradict each other.
-    """
+    """Yields the entries of one file; an empty one means that nothing is marked."""
     lines = [(number, line.decode("utf-8", "replace").split()) for number, line in read_lines(path)]
     lines = [(number, words) for number, words in lines if not _HEAD.match(" ".join(words[:1]))]
     named = bool(lines) and all(_name_of(words) for _, words in lines)
     names, names_from = said.classes, "--classes"
     if not names and lines and not named:
-        names, names_from = _names_for(folder, path.parent)
+        key = ("names", path.parent)
+        if key not in folder.cache:
+            folder.cache[key] = _names_for(folder, path.parent)
+        names, names_from = folder.cache[key]
     told = f"YOLO: classes of {names_from}: {', '.join(map(shown, names[:20]))}"
     if names and told not in found.told:
         found.told.append(told)
@@ -96,11 +95,7 @@ def _name_of(words: Sequence[str]) -> str:
 
 
 def _named_line(words: Sequence[str]) -> dict[str, Any]:
-    """Class and shape of a line that names its class: KITTI's, DOTA's, or a name and four numbers.
-
-    Raises:
-        Unusable: it is none of these.
-    """
+    """Class and shape of a line that names its class: KITTI's, DOTA's, or a name and numbers."""
     label = _name_of(words)
     numbers = [word for word in words if _NUMBER.fullmatch(word)]
     start, count = _NAMED.get(len(numbers), (0, 0))
@@ -118,19 +113,14 @@ def _named_line(words: Sequence[str]) -> dict[str, Any]:
 
 
 def _line(words: Sequence[str], names: Sequence[str], names_from: str) -> dict[str, Any]:
-    """Class, shape and confidence of a line.
-
-    Raises:
-        Unusable: it is none of YOLO's.
-    """
+    """Class, shape and confidence of a line."""
     first = words[0].removesuffix(".0") if words else ""
     if not _CLASS.fullmatch(first):
         raise Unusable("malformed_row", f"{shown(first)} is not a class number")
     count = len(words) - 1
     if count < 4 or (count > 5 and count % 2):
-        raise Unusable(
-            "malformed_row", f"{count} numbers after the class; expected 4, or an outline"
-        )
+        told = f"{count} numbers after the class; expected 4, or an outline"
+        raise Unusable("malformed_row", told)
     if int(first) >= len(names):
         told = f"class {first}, and {names_from} has {len(names)} names"
         raise Unusable("unknown_class", told)
@@ -151,44 +141,30 @@ def _names_for(folder: Folder, of: Path) -> tuple[tuple[str, ...], str]:
     Raises:
         UserError: there are none, or two lists disagree.
     """
-    key = ("names", of)
-    if key not in folder.cache:
-        if "names" not in folder.cache:
-            folder.cache["names"] = list(_lists(folder))
-        every = folder.cache["names"]
-        above = [one for one in every if one[0].parent in (of, *of.parents)] or every
-        for path, names in above[1:]:
-            if names != above[0][1]:
-                raise UserError(
-                    f"{above[0][0]} and {path}: lists of classes that disagree; remove the wrong "
-                    "one, or pass --classes=NAME,NAME in the order of their numbers"
-                )
-        if not above:
-            raise UserError(
-                f"{folder.root}: YOLO's labels, and no names of classes in data.yaml, classes.txt "
-                "or obj.names; pass --classes=NAME,NAME in the order of their numbers"
-            )
-        folder.cache[key] = above[0][1], folder.where(above[0][0])
-    found: tuple[tuple[str, ...], str] = folder.cache[key]
-    return found
+    if "names" not in folder.cache:
+        folder.cache["names"] = dict(_lists(folder))
+    every: dict[Path, tuple[str, ...]] = folder.cache["names"]
+    places = {of, *of.parents}
+    above = {path: names for path, names in every.items() if path.parent in places} or every
+    if not above:
+        raise UserError(
+            f"{folder.root}: YOLO's labels, and no names of classes in data.yaml, classes.txt "
+            "or obj.names; pass --classes=NAME,NAME in the order of their numbers"
+        )
+    return an.agreed(above), folder.where(next(iter(above)))
 
 
 def _lists(folder: Folder) -> Iterator[tuple[Path, tuple[str, ...]]]:
-    """Yields each list of classes and its file.
-
-    Raises:
-        UserError: a list cannot be read.
-    """
+    """Yields each list of classes and its file."""
     for path in folder.files:
         is_yaml = path.suffix.lower() in _YAML
-        is_notes = path.name.lower() == _NOTES
-        if not is_yaml and not is_notes and path.name.lower() not in _NAME_FILES:
+        if not is_yaml and path.name.lower() not in (*_NAME_FILES, _NOTES):
             continue
         with reading(path):
             text = read_text(path, MIB)
-            lines = [line.strip() for line in text.splitlines()]
-            names = list(_yaml_names(text)) if is_yaml else lines
-            names = list(_noted_names(folder.json(path))) if is_notes else names
+            names = list(_yaml_names(text)) if is_yaml else list(map(str.strip, text.splitlines()))
+            if path.name.lower() == _NOTES:
+                names = list(_noted_names(folder.json(path)))
         while names and not names[-1]:
             names.pop()
         if names:
@@ -204,11 +180,7 @@ def _noted_names(notes: Any) -> Iterator[str]:
 
 
 def _yaml_names(text: str) -> Iterator[str]:
-    """Yields the names under `names:`.
-
-    Raises:
-        ForeignError: their numbers have gaps, or the labels are of poses.
-    """
+    """Yields the names under `names:`, whose numbers have no gaps."""
     found = lists_of(text)
     if "kpt_shape" in found:
         raise ForeignError("labels of poses (kpt_shape); expected boxes or outlines")
