@@ -338,9 +338,8 @@ class BoxesBuilder(Builder[BoxesOptions]):
 
     def _ask(self, images: Sequence[BoxedImage], split: str) -> list[QARecord]:
         classes = sorted({label for image in images for label in image.boxes})
-        if_there: dict[str, set[str]] = {}
-        if self.options.negatives == "balanced":
-            if_there = choose_balanced(images, classes, self.options.seed)
+        balanced = self.options.negatives == "balanced"
+        if_there = choose_balanced(images, classes, self.options.seed) if balanced else {}
         several = {
             label for image in images for label, boxes in image.boxes.items() if len(boxes) > 1
         }

@@ -118,13 +118,11 @@ def drop_normal(found: Annotations, size_of: Size) -> None:
                 found.reject(one, Unusable("contradictory_rows", told))
                 continue
             one = dataclasses.replace(one, label="", shape=None)
-        elif one.label in labels and one.shape is not None:
+        elif one.label and (one.shape is None or one.label in labels):
+            if one.shape is None:
+                found.quality.warnings[_UNLOCATED] += 1
             found.unlocated.setdefault(one.image, set()).add(one.label)
             one = dataclasses.replace(one, label="", shape=None)
-        elif one.label and one.shape is None:
-            found.quality.warnings[_UNLOCATED] += 1
-            found.unlocated.setdefault(one.image, set()).add(one.label)
-            one = dataclasses.replace(one, label="")
         kept.append(one)
     found.kept = kept
     for label, count in normal.items():

@@ -66,8 +66,9 @@ def read(folder: Folder, path: Path, said: an.Stated, found: an.Annotations) -> 
         more = ", or --label=NAME if all boxes are of one"
         raise UserError(f"{rows.fault(told + shown(min(labels)), 'label')}{more}")
     for one in entries:
-        known = isinstance(one, Annotation) and one.label in names
-        yield dataclasses.replace(one, label=names[one.label]) if known else one
+        if isinstance(one, Annotation) and one.label in names:
+            one = dataclasses.replace(one, label=names[one.label])
+        yield one
 
 
 def _names_of(labels: set[str], folder: Folder, path: Path, said: an.Stated) -> dict[str, str]:

@@ -60,20 +60,18 @@ def boxed_images(
         if lines is not None and record.question_id not in lines:
             left_out["question", "not predicted"] += 1
             continue
+        found = list(_answered(record) if lines is None else _predicted(record, lines))
         shown = [(record.image_id, record.image_path, record.image_hw)]
         if one := record.earlier:
-            shown += [(one.image_id, one.image_path, one.image_hw)] * (one.image_hw is not None)
+            with_size = one.image_hw is not None and any(one.image_id == of[0] for of in found)
+            shown += [(one.image_id, one.image_path, one.image_hw)] * with_size
         for image_id, path, size in shown:
             if size is None:
                 raise UserError(f"question {record.question_id}: no image size; join a size table")
-            name = str(
-                PurePosixPath(*(p for p in PurePosixPath(path).parts if p not in ("/", "..")))
-            )
-            patient = record.patient_id or ""
+            parts = (part for part in PurePosixPath(path).parts if part not in ("/", ".."))
+            name, patient = str(PurePosixPath(*parts)), record.patient_id or ""
             of = ExportedImage(name, size, record.split, patient, lines is not None)
-            if lines is None or image_id == record.image_id:
-                images.setdefault(image_id, of)
-        found = _answered(record) if lines is None else _predicted(record, lines)
+            images.setdefault(image_id, of)
         for image_id, label, box, score in found:
             if not label or image_id not in images or box[0] >= box[2] or box[1] >= box[3]:
                 why = _NO_IMAGE if image_id not in images else _NO_AREA if label else _NO_CLASS
@@ -97,10 +95,8 @@ def _predicted(
 ) -> Iterator[tuple[str, str, PixelBox, float | None]]:
     line, (height, width) = lines[record.question_id], record.image_hw or (1, 1)
     if line.boxes is None:
-        raise UserError(
-            f'{line.where}: no boxes; expected "boxes" as `predict` writes them, [] of an answer '
-            "without"
-        )
+        told = 'no boxes; expected "boxes" as `predict` writes them, [] of an answer without'
+        raise UserError(f"{line.where}: {told}")
     read = read_boxes(line, None, height, width, line.where)
     labels = _labels([one or "" for one in read.labels], len(read.boxes), record.finding)
     scores = [float(score) if score == score else None for score in read.scores]
@@ -123,9 +119,10 @@ def _coco(images: Sequence[ExportedImage], classes: Sequence[str], out: Path) ->
         marked: list[dict[str, Any]] = []
         for image in (one for one in images if one.split == split):
             height, width = image.image_hw
-            entry = {"id": len(listed) + 1, "file_name": image.name}
-            entry |= {"height": height, "width": width}
-            listed.append(entry | ({"patient_id": image.patient} if image.patient else {}))
+            entry = {"id": len(listed) + 1, "file_name": image.name, "height": height}
+            listed.append(
+                entry | {"width": width} | ({"patient_id": image.patient} if image.patient else {})
+            )
             for label, (x0, y0, x1, y1), score in image.boxes:
                 box: dict[str, Any] = {"id": len(marked) + 1, "image_id": len(listed), "iscrowd": 0}
                 box |= {"category_id": classes.index(label) + 1, "area": (x1 - x0) * (y1 - y0)}

@@ -4,7 +4,7 @@ import collections
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -227,29 +227,20 @@ def _place_boxes(folder: Folder, found: Annotations, said: Stated, joint: str) -
         ]
         settled[group] = settle(fours, *group, said.box_form, said.units)
         found.told.append(f"{group[0]}: {settled[group].why}")
-    found.kept = [
-        one for entry in found.kept if (one := _placed(folder, found, entry, settled, joint))
-    ]
-
-
-def _placed(
-    folder: Folder,
-    found: Annotations,
-    entry: Annotation,
-    settled: Mapping[_Group, Settled],
-    joint: str,
-) -> Annotation | None:
-    shape = entry.shape
-    if shape is None:
-        return entry
-    form = Settled(shape.form or "xyxy", shape.units or "pixels", "")
-    if not shape.exact:
-        form = settled[joint or entry.file, shape.form, shape.units]
-    size = entry.image_hw or folder.size_or_none(entry.image)
-    if size is None and form.units != "pixels":
-        found.reject(entry, Unusable("unreadable_image", "the image of this box has no size"))
-        return None
-    box = an.turned(in_pixels(shape.numbers, form, size), shape)
-    if box == shape.numbers:
-        return entry
-    return dataclasses.replace(entry, shape=shape._replace(numbers=box, degrees=0.0, exact=True))
+    kept = []
+    for entry in found.kept:
+        if (shape := entry.shape) is not None:
+            form = Settled(shape.form or "xyxy", shape.units or "pixels", "")
+            if not shape.exact:
+                form = settled[joint or entry.file, shape.form, shape.units]
+            size = entry.image_hw or folder.size_or_none(entry.image)
+            if size is None and form.units != "pixels":
+                told = "the image of this box has no size"
+                found.reject(entry, Unusable("unreadable_image", told))
+                continue
+            box = an.turned(in_pixels(shape.numbers, form, size), shape)
+            if box != shape.numbers:
+                shape = shape._replace(numbers=box, degrees=0.0, exact=True)
+                entry = dataclasses.replace(entry, shape=shape)
+        kept.append(entry)
+    found.kept = kept

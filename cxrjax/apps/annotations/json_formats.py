@@ -331,11 +331,9 @@ class _Document:
         yield from images.values()
         for place, one in reach(content, layout["regions"]):
             about = images.get(str(get(one, layout["join"])))
-
-            def region(one: Any = one, about: Annotation | None = about) -> dict[str, Any]:
-                if about is None and isinstance(one, dict):
-                    told = f"{shown_value(one.get(layout['join']))} is not among the images"
-                    raise Unusable("dangling_id", f"{layout['join']} {told}")
-                return self._region(one)
-
-            yield an.attempt(about or self.file, self._at(place), region)
+            if about is None and isinstance(one, dict):
+                told = f"{shown_value(one.get(layout['join']))} is not among the images"
+                fault = Unusable("dangling_id", f"{layout['join']} {told}")
+                yield Rejected(self.file.file, self._at(place), fault)
+            else:
+                yield an.attempt(about or self.file, self._at(place), self._region, one)

@@ -121,8 +121,8 @@ Done = dict[str, Any]
 def _annotations(task: dict[str, Any]) -> tuple[dict[str, Done], list[Done]]:
     """Annotator -> the newest annotation, and older ones."""
     given = task.get("annotations", task.get("completions", []))
-    done = [one for one in an.entries(given, "annotations") if isinstance(one, dict)]
-    done = [one for one in done if not one.get("was_cancelled")]
+    listed = [one for one in an.entries(given, "annotations") if isinstance(one, dict)]
+    done = [one for one in listed if not one.get("was_cancelled")]
     done.sort(key=lambda one: str(one.get("updated_at") or one.get("created_at") or ""))
     by_reader: dict[str, Done] = {}
     older = []
@@ -178,9 +178,9 @@ def _read_results(done: Done, base: Annotation, images: "_Images") -> an.Entries
         if size := an.size_of_entry(*map(one.get, _SIDES)):
             with contextlib.suppress(Unusable):
                 sizes.setdefault(images.of(one), size)
-    if not images.every():
+    if not images.every:
         raise Unusable("dangling_id", f"data names no image: {shown_value(images.data)}")
-    for name in images.every():
+    for name in images.every:
         yield dataclasses.replace(base, image=name, image_hw=sizes.get(name))
     for one in _regions(done):
         about = base
@@ -220,10 +220,7 @@ class _Images:
         }
         if not self._by_key and isinstance(data.get("image"), str):
             self._by_key = {"image": [self._name(data["image"])]}
-
-    def every(self) -> list[str]:
-        """All of them, in their order."""
-        return list(dict.fromkeys(name for names in self._by_key.values() for name in names))
+        self.every = list(dict.fromkeys(name for of in self._by_key.values() for name in of))
 
     def of(self, result: dict[str, Any]) -> str:
         """The image that a result is about.
