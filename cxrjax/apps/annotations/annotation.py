@@ -30,8 +30,8 @@ _STILL_THERE = (
     *("bad_box", "box_outside_image", "wrong_frame", "missing_box", "unknown_class"),
     *("malformed_row", "bad_encoding", "invalid_record", "not_a_mask", "mask_size"),
 )
-_NORMAL, _NEGATED, _MODEL = (
-    re.compile(WORDS["patterns"][key]) for key in ("normal", "negated", "model")
+_NORMAL, _NEGATED, _MODEL, _DENIED = (
+    re.compile(WORDS["patterns"][key]) for key in ("normal", "negated", "model", "denied")
 )
 
 
@@ -267,12 +267,23 @@ def by_model(source: str) -> bool:
     return bool(_MODEL.fullmatch(plain(source)))
 
 
-def usable_image(name: str) -> str:
-    """The name of an image.
+def is_denied(*objects: Any) -> bool:
+    """Returns whether a field such as "present": 0 denies the class beside it."""
+    fields = (pair for one in objects if isinstance(one, dict) for pair in one.items())
+    return any(
+        may_deny(key) and _DENIED.fullmatch(f"{plain(key)}={str(value)[:99].lower()}")
+        for key, value in fields
+    )
 
-    Raises:
-        Unusable: it cannot be the name of a file, or contains a line break or a control character.
-    """
+
+@functools.lru_cache(4_096)
+def may_deny(key: str) -> bool:
+    """Returns whether a field of this name may deny the class beside it."""
+    return bool(_DENIED.fullmatch(f"{plain(key)}=absent"))
+
+
+def usable_image(name: str) -> str:
+    """The name of an image; Unusable if no file can have it, or it has control characters."""
     try:
         return plain_name(name, 2_000)
     except ForeignError as error:
@@ -280,11 +291,7 @@ def usable_image(name: str) -> str:
 
 
 def label_of(value: Any) -> str:
-    """A class's name.
-
-    Raises:
-        Unusable: it is no text, empty, or too long.
-    """
+    """A class's name; Unusable if it is no text, empty, or too long."""
     text = " ".join(str(value).split()) if isinstance(value, str | int) else ""
     if not text or len(text) > _LONGEST_LABEL or not text.isprintable():
         found = f"a box whose class is {shown_value(value)}; expected a name"
@@ -322,11 +329,7 @@ def class_of(attributes: Any) -> str:
 
 
 def numbers_of(values: Sequence[Any], count: int | None = None) -> tuple[float, ...]:
-    """Finite numbers.
-
-    Raises:
-        Unusable: `bad_box`.
-    """
+    """Finite numbers, else Unusable (`bad_box`)."""
     try:
         found = tuple(float(value) for value in values)
     except (TypeError, ValueError, OverflowError):
@@ -364,11 +367,7 @@ def counted(count: int, noun: str) -> str:
 
 
 def bounds(points: Iterable[Sequence[float]]) -> PixelBox:
-    """The box around points (x, y).
-
-    Raises:
-        Unusable: there are none.
-    """
+    """The box around points (x, y); Unusable of less than two."""
     xs, ys = zip(*points, strict=True) if (points := list(points)) else ((), ())
     if len(xs) < 2:
         raise Unusable("bad_box", "an outline of less than two points")
@@ -403,18 +402,14 @@ def size_of_entry(height: Any, width: Any) -> tuple[int, int] | None:
 
 
 def fields(value: Any, what: str) -> dict[str, Any]:
-    """An object of JSON.
-
-    Raises:
-        ForeignError: it is something else.
-    """
+    """An object of JSON, else a ForeignError."""
     if not isinstance(value, dict):
         raise ForeignError(f"{what} is {shown_value(value)}; expected an object")
     return value
 
 
 def entries(value: Any, what: str) -> list[Any]:
-    """A list of JSON, else a ForeignError as of `fields`."""
+    """A list of JSON, else a ForeignError."""
     if not isinstance(value, list):
         raise ForeignError(f"{what} is {shown_value(value)}; expected a list")
     return value

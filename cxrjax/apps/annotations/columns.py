@@ -28,7 +28,6 @@ _CODED = re.compile(r"[012](?: \d+(?:\.\d+)?){4}")
 _RSNA = ("patientid", "x", "y", "width", "height", "target")
 _NO_SPLIT = ("UNASSIGNED", "")
 _UNNAMED = "split that names none"
-FLAG = "split by "  # in front of the names of flags, such as "is_test"
 _RSNA_CLASS = "Lung opacity"
 _UNIT_WORD = re.compile(an.WORDS["patterns"]["unit"])
 
@@ -39,6 +38,7 @@ class Columns(NamedTuple):
     Attributes:
         box: four columns, or one that has boxes.
         order: of the numbers of a box in one cell.
+        flags: columns that state splits, such as "is_test", or deny classes, such as "present".
         kind: of the one column: "outline", "runs", "via3" or "coded" (a number for the kind of a
             shape before it); "" of boxes.
     """
@@ -50,6 +50,7 @@ class Columns(NamedTuple):
     guessed: bool = False
     order: tuple[int, ...] = (0, 1, 2, 3)
     kind: str = ""
+    flags: tuple[int, ...] = ()
 
 
 def columns_of(rows: Rows, folder: Folder, said: an.Stated) -> Columns:
@@ -90,12 +91,12 @@ def columns_of(rows: Rows, folder: Folder, said: an.Stated) -> Columns:
         sides = {names.index(n): n for n in ("height", "width") if n in names}
         if len(sides) == 2 and not sides.keys() & {*used, *found.values()}:
             found |= {f"image_{name}": place for place, name in sides.items()}
-    _find_split(rows, found, {*where.box, *map(found.get, ("image", "label", "patient", "reader"))})
-    return where._replace(roles=found, label=label)
+    taken = {*map(found.get, ("image", "label", "patient", "reader")), *where.box}
+    return where._replace(roles=found, label=label, flags=_find_flags(rows, found, taken))
 
 
-def _find_split(rows: Rows, found: dict[str, int], used: set[int | None]) -> None:
-    """Adds the columns of splits: a named one, else one whose every cell is a split's name."""
+def _find_flags(rows: Rows, found: dict[str, int], used: set[int | None]) -> tuple[int, ...]:
+    """Returns columns of flags, and adds that of splits: a named one, else one of splits alone."""
     cells = [
         {of[place] for _, of in rows.rows[:SAMPLE] if place < len(of)} - {*_NO_SPLIT}
         for place in range(len(rows.header))
@@ -108,9 +109,12 @@ def _find_split(rows: Rows, found: dict[str, int], used: set[int | None]) -> Non
             found[_UNNAMED] = found.pop("split")
         if place is not None:
             found["split"] = place
-    for place, name in enumerate(rows.header):
-        if place not in used and any(flagged_split({name: cell}) for cell in cells[place]):
-            found[f"{FLAG}{name}"] = place
+    return tuple(
+        place
+        for place, name in enumerate(rows.header)
+        if place not in used
+        and (an.may_deny(name) or any(flagged_split({name: cell}) for cell in cells[place]))
+    )
 
 
 def _named(rows: Rows, name: str) -> int:
@@ -224,8 +228,7 @@ def told_of(rows: Rows, columns: Columns) -> str:
     parts["box is"] = names(*columns.box)
     kinds = ("patient", "reader", "confidence", "split", _UNNAMED)
     parts |= {f"{role} is": names(roles[role]) for role in kinds if role in roles}
-    if flags := [place for role, place in roles.items() if role.startswith(FLAG)]:
-        parts["split is by"] = names(*flags)
+    parts |= {"flags are": names(*columns.flags)} if columns.flags else {}
     if {"image_height", "image_width"} <= roles.keys():
         parts["size of images is"] = names(roles["image_width"], roles["image_height"])
     sign = SEPARATORS.get(rows.separator, f"'{rows.separator}'")

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from cxrjax.apps.annotations import annotation as an
 from cxrjax.apps.annotations import masks
 from cxrjax.apps.annotations.annotation import Annotation, Rejected, Shape
-from cxrjax.apps.annotations.columns import FLAG, Columns, columns_of, told_of
+from cxrjax.apps.annotations.columns import Columns, columns_of, told_of
 from cxrjax.apps.annotations.folder import Folder, flagged_split, split_of
 from cxrjax.apps.annotations.json_paths import said_of
 from cxrjax.apps.annotations.keys import shape_of, shape_of_via3, units_in, value_of_cell
@@ -116,7 +116,7 @@ def _read_rows(folder: Folder, where: str, rows: Rows, columns: Columns) -> an.E
             if tuple(cells) in seen:
                 raise Unusable("duplicate_row", "the same row occurred before")
             seen.add(tuple(cells))
-            flags = {role.removeprefix(FLAG): row[role] for role in row if role.startswith(FLAG)}
+            flags = {rows.header[p]: cells[p] for p in columns.flags if p < len(cells)}
             split = split_of(row.get("split", "")) or flagged_split(flags)
             about = dataclasses.replace(about, split=split)
             texts = [cells[place] for place in columns.box]
@@ -129,6 +129,7 @@ def _read_rows(folder: Folder, where: str, rows: Rows, columns: Columns) -> an.E
             else:
                 marks = _shapes(texts, columns, rows.separator != ",", row.get("label", "x"))
                 marked = _marked(row, marks, columns)
+            marked = [_Mark("")] if an.is_denied(flags) else marked
             beside = _confidences(row, len(marked))
         except Unusable as why:
             yield Rejected(where, about.place, why, about.image, about.label)

@@ -76,15 +76,14 @@ class Folder:
         pictures = (*IMAGE_ENDINGS, *_OTHER_PICTURES)
         everything = [*self._walk(images), *(found if both else ())] if images else found
         self._image_root = images or self.root
-        candidates = [
+        self.images = [
             path
             for path in everything
             if path.suffix.lower() in pictures or (not path.suffix and _is_dicom(path))
         ]
         of_masks = _mask_folders({path.parent for path in found}, self.root)
-        self.masks = [path for path in candidates if of_masks & {*path.parents}]
+        self.masks = [path for path in self.images if of_masks & {*path.parents}]
         self.masks += [path for path in found if images and of_masks & {*path.parents}]
-        self.images = candidates
         self.leave_out(self.masks)
         self._strip: tuple[str, str, str, str] = ("", "", "", "")
         self._sizes: dict[Path, tuple[int, int]] = {}

@@ -11,7 +11,15 @@ from cxrjax.apps.annotations import annotation as an
 from cxrjax.apps.annotations import xml_formats
 from cxrjax.apps.annotations.annotation import Annotation, Rejected
 from cxrjax.apps.annotations.folder import Folder
-from cxrjax.apps.annotations.json_paths import ABSENT, confidences, get, reach, said_of, split_said
+from cxrjax.apps.annotations.json_paths import (
+    ABSENT,
+    ATTRIBUTES,
+    confidences,
+    get,
+    reach,
+    said_of,
+    split_said,
+)
 from cxrjax.apps.annotations.keys import shape_of
 from cxrjax.apps.annotations.prepared_json import PREPARE, PROBES
 from cxrjax.errors import ForeignError, UserError
@@ -107,9 +115,8 @@ class _Document:
     def read(self, content: Any) -> an.Entries:
         if isinstance(content, ForeignError):
             raise content
-        layout = layout_of(content)
-        if layout is None and self.kind == _GENERIC["kind"]:
-            layout = _GENERIC  # an image without boxes is of no form
+        is_generic = self.kind == _GENERIC["kind"]  # an image without boxes is of no form
+        layout = layout_of(content) or (_GENERIC if is_generic else None)
         if layout is None or layout["kind"] != self.kind:
             raise ForeignError(f"{shown_value(content)}; expected {self.kind}")
         self.layout = layout
@@ -266,6 +273,8 @@ class _Document:
         layout = self.layout
         if not isinstance(one, dict):
             raise Unusable("invalid_record", f"{shown_value(one)}; expected an object")
+        if an.is_denied(one, *map(one.get, ATTRIBUTES)):
+            return {"label": ""}
         inside = "shape" if "parallel" in layout else layout.get("shape", "")
         kind = get(one, layout["kind_of"]) if "kind_of" in layout else "" if not inside else None
         value = get(one, inside)

@@ -10,7 +10,7 @@ from cxrjax.errors import ForeignError
 from cxrjax.untrusted.names import shown, shown_value
 
 ABSENT: Any = object()
-_ATTRIBUTES = ("attributes", "region_attributes", "inference")
+ATTRIBUTES = ("attributes", "region_attributes", "inference")
 _KINDS: dict[str, tuple[Any, str]] = {
     "[]": (list, "a list"),
     "{}": (dict, "an object"),
@@ -66,7 +66,7 @@ def said_of(one: Any, role: str) -> str:
     tags = get(one, "tags")
     named = [tag for tag in tags if isinstance(tag, dict)] if isinstance(tags, list) else []
     of_tags = {str(tag.get("name")): tag.get("value") for tag in named}
-    for fields in (one, *(get(one, key) for key in _ATTRIBUTES), of_tags):
+    for fields in (one, *(get(one, key) for key in ATTRIBUTES), of_tags):
         found = [
             (WORDS["columns"][role].index(plain(key)), str(value))
             for key, value in (fields.items() if isinstance(fields, dict) else ())

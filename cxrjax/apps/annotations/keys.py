@@ -129,25 +129,20 @@ def _points(value: Any) -> Iterator[tuple[float, float]]:
 def _ellipse(value: dict[str, Any], units: Units | None) -> Shape | None:
     """Circles and ellipses of VIA, CVAT and V7, and roLabelImg's turned boxes."""
     turned = "angle" in value and {"cx", "cy", "w", "h"} <= value.keys()
-    centre, radius = value.get("center"), value.get("radius")
+    centre, radius, angle = map(value.get, ("center", "radius", "angle"))
     if isinstance(centre, dict) and isinstance(radius, dict):
         sides = [*map(centre.get, "xy"), *map(radius.get, "xy")]
-        degrees = math.degrees(numbers_of([value.get("angle") or 0], 1)[0])
     elif {"cx", "cy"} <= value.keys() and {"r", "rx"} & value.keys():
         sides = [value["cx"], value["cy"], *(value.get(r, value.get("r")) for r in ("rx", "ry"))]
-        degrees = math.degrees(numbers_of([value.get("theta") or 0], 1)[0])
+        angle = value.get("theta")
     elif {"radiusX", "radiusY"} <= value.keys():
-        sides, degrees = [value.get(key) for key in ("x", "y", "radiusX", "radiusY")], 0.0
+        sides, angle = [value.get(key) for key in ("x", "y", "radiusX", "radiusY")], 0
     elif turned:
-        sides = [
-            *map(value.get, ("cx", "cy")),
-            *(numbers_of([value[side]], 1)[0] / 2 for side in "wh"),
-        ]
-        degrees = math.degrees(numbers_of([value["angle"]], 1)[0])
+        sides = [value["cx"], value["cy"], *(numbers_of([value[s]], 1)[0] / 2 for s in "wh")]
     else:
         return None
     x, y, across, down = numbers_of(sides, 4)
-    box = (x, y, 2 * across, 2 * down)
+    box, degrees = (x, y, 2 * across, 2 * down), math.degrees(numbers_of([angle or 0], 1)[0])
     return Shape(box, "cxcywh", units or "pixels", degrees=degrees, ellipse=not turned)
 
 
@@ -214,11 +209,7 @@ def _unpacked(text: str) -> list[int]:
 
 
 def value_of_cell(text: str) -> Any:
-    """The list or object in a table's cell, as JSON or as Python prints it.
-
-    Raises:
-        Unusable: it is neither.
-    """
+    """The list or object in a table's cell, as JSON or as Python prints it, else Unusable."""
     try:
         return parse_json(text)
     except ForeignError:
