@@ -66,16 +66,16 @@ def table(path: Path, folder: Folder, most: int | None = None) -> Rows:
     for at in ahead:
         if not lines[at].strip(f" \t{separator}"):
             continue
-        end = _end_of_row(lines, at)
+        text = [f"{line}\n" for line in lines[at : _end_of_row(lines, at)]]
+        reader = csv.reader(text, delimiter=separator, skipinitialspace=True, strict=True)
         try:
-            text = [f"{line}\n" for line in lines[at:end]]
-            cells = next(csv.reader(text, delimiter=separator, skipinitialspace=True, strict=True))
-            if end > at + 1 and rows and len(cells) != len(rows[0][1]):
-                raise csv.Error(f"{len(cells)} cells in {end - at} lines")
+            cells = next(reader)
+            if reader.line_num > 1 and rows and len(cells) != len(rows[0][1]):
+                raise csv.Error(f"{len(cells)} cells in {reader.line_num} lines")
         except (csv.Error, StopIteration) as error:
             broken.append((at + 1, f"{error}; is a quote not closed?"))
             continue
-        collections.deque(itertools.islice(ahead, end - at - 1), 0)
+        collections.deque(itertools.islice(ahead, reader.line_num - 1), 0)
         rows.append((at + 1, [cell.strip() for cell in cells]))
         if most and len(rows) > most:
             break
