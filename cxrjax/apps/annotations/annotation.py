@@ -22,6 +22,7 @@ WORDS["columns"]["reader"] = [
     word + end for end in WORDS["reader_ends"]["ends"] for word in WORDS["columns"]["reader"]
 ]
 _LONGEST_LABEL = 200
+DENIED = "entries whose class a field beside them denies"
 _SIDE = 1_000_000  # pixels that no image has
 _Names = TypeVar("_Names", tuple[str, ...], dict[str, str])
 ANY = "*"  # stands for a class that is not known

@@ -56,7 +56,7 @@ def read(folder: Folder, path: Path, said: an.Stated, found: an.Annotations) -> 
         )
     for line, why in rows.broken:
         yield Rejected(where, f":{line}", Unusable("malformed_row", why))
-    entries = list(_read_rows(folder, where, rows, columns))
+    entries = list(_read_rows(folder, where, rows, columns, found))
     labels = {one.label for one in entries if isinstance(one, Annotation) and one.shape}
     names = _names_of(labels, folder, path, said)
     if not names and labels and all(map(is_number, labels)):
@@ -91,7 +91,9 @@ def _names_of(labels: set[str], folder: Folder, path: Path, said: an.Stated) -> 
     return an.agreed(found) if found else {}
 
 
-def _read_rows(folder: Folder, where: str, rows: Rows, columns: Columns) -> an.Entries:
+def _read_rows(
+    folder: Folder, where: str, rows: Rows, columns: Columns, found: an.Annotations
+) -> an.Entries:
     seen: set[tuple[str, ...]] = set()
     together = " ".join(rows.header[p].lower() for p in columns.box) if rows.header else ""
     units = units_in(together)
@@ -129,7 +131,9 @@ def _read_rows(folder: Folder, where: str, rows: Rows, columns: Columns) -> an.E
             else:
                 marks = _shapes(texts, columns, rows.separator != ",", row.get("label", "x"))
                 marked = _marked(row, marks, columns)
-            marked = [_Mark("")] if an.is_denied(flags) else marked
+            if an.is_denied(flags):
+                marked = [_Mark("")]
+                found.quality.warnings[an.DENIED] += 1
             beside = _confidences(row, len(marked))
         except Unusable as why:
             yield Rejected(where, about.place, why, about.image, about.label)

@@ -197,12 +197,8 @@ def _write(path: Path, text: str) -> None:
     replace_text(path, text)
 
 
-TOOLS: dict[str, Callable[[Sequence[ExportedImage], Sequence[str], Path], None]] = {
-    "coco": _coco,
-    "cvat": _cvat,
-    "label_studio": _label_studio,
-    "yolo": _yolo,
-}
+Writer = Callable[[Sequence[ExportedImage], Sequence[str], Path], None]
+TOOLS: dict[str, Writer] = dict(coco=_coco, cvat=_cvat, label_studio=_label_studio, yolo=_yolo)
 
 
 def export_boxes(images: Sequence[ExportedImage], tool: str, out: Path, left_out: LeftOut) -> str:

@@ -274,6 +274,7 @@ class _Document:
         if not isinstance(one, dict):
             raise Unusable("invalid_record", f"{shown_value(one)}; expected an object")
         if an.is_denied(one, *map(one.get, ATTRIBUTES)):
+            self.found.quality.warnings[an.DENIED] += 1
             return {"label": ""}
         inside = "shape" if "parallel" in layout else layout.get("shape", "")
         kind = get(one, layout["kind_of"]) if "kind_of" in layout else "" if not inside else None

@@ -123,12 +123,7 @@ def _picture(one: "Looked", folder: Path, number: int) -> dict[str, Any]:
             "name": one.image.image_id,
         },
         "layers": [
-            {
-                "name": TRUTH,
-                "title": "boxes",
-                "colour": COLOURS[TRUTH],
-                "boxes": boxes,
-            }
+            {"name": TRUTH, "title": "boxes", "colour": COLOURS[TRUTH], "boxes": boxes},
         ],
     }
 
