@@ -81,8 +81,8 @@ def _bca_shares(
     return np.asarray(ndtr(bias + z / (1 - acceleration * z)))
 
 
-# Weights held at once while resampling: 16 MB of float64, but never less than some rows, so that
-# the matrix of units is not read anew for each of them.
+# Weights held at once while resampling: 16 MB of float64, but never less than some rows where a
+# matrix of units would be read anew for each of them.
 _CHUNK = 2_000_000
 _LEAST_ROWS = 8
 # Sums of clusters held as one table of float64 each: 270 MB together. Above, tables are made of as
@@ -425,12 +425,17 @@ def _draw(blocks: Sequence[ClusterSums], count: int, resamples: int, seed: int) 
         block.sums = np.empty((1 + resamples, len(block.rows)))
         for some, table in made or _tables(block):
             block.sums[0, some] = table.sum(axis=0)
-    for part, weights in draw_clusters(count, resamples, seed, 0 if fits else _ROWS_OF_PASS):
+            del table  # else it stays until the next one is made
+    for part, weights in draw_clusters(
+        count, resamples, seed, _LEAST_ROWS if fits else _ROWS_OF_PASS
+    ):
         drawn = slice(1 + part.start, 1 + part.stop)
         for block, made in zip(blocks, tables, strict=True):
             here = weights if len(block.clusters) == count else weights[:, block.clusters]
             for some, table in made or _tables(block):
                 block.sums[drawn, some] = here @ table
+                del table
+            del here
 
 
 def _tables(block: ClusterSums) -> Iterator[tuple[slice, Float[np.ndarray, "rows _"]]]:
@@ -438,27 +443,38 @@ def _tables(block: ClusterSums) -> Iterator[tuple[slice, Float[np.ndarray, "rows
     step = max(1, _MOST_TABLED // max(1, len(block.clusters)))
     for start in range(0, len(block.rows), step):
         some = slice(start, min(start + step, len(block.rows)))
-        yield some, np.stack(block.rows[some], axis=1)
+        yield some, _side_by_side(block.rows[some])
+
+
+def _side_by_side(columns: Sequence[Packed]) -> Float[np.ndarray, "rows _"]:
+    """Returns a table of the columns; `np.stack` would hold all of them unpacked beside it."""
+    table = np.empty((len(columns[0]), len(columns)))
+    for place, column in enumerate(columns):
+        table[:, place] = column
+    return table
 
 
 def draw_clusters(
-    count: int, resamples: int, seed: int, least: int = 0
+    count: int, resamples: int, seed: int, least: int = 1
 ) -> Iterator[tuple[slice, Float[np.ndarray, "part clusters"]]]:
-    """Yields how often each cluster is drawn in each resample, `least` or more at a time."""
+    """Yields how often each cluster is drawn in each resample, `least` or more at a time.
+
+    The next ones overwrite the array.
+    """
     rng = np.random.default_rng(seed)
+    weights = np.empty((0, count))
     for part in chunks(resamples, count, least):
         rows = part.stop - part.start
-        drawn = rng.integers(0, count, size=(rows, count))
-        # Counted for all rows of the chunk in one pass.
-        drawn += np.arange(rows)[:, None] * count
-        weights = np.bincount(drawn.ravel(), minlength=rows * count).reshape(rows, count)
-        del drawn
-        yield part, weights.astype(np.float64)
+        if not len(weights):
+            weights = np.empty((rows, count))
+        for row in weights[:rows]:  # one by one: numbers drawn for all take twice the memory
+            row[:] = np.bincount(rng.integers(0, count, count), minlength=count)
+        yield part, weights[:rows]
 
 
-def chunks(resamples: int, clusters: int, least: int = 0) -> Iterator[slice]:
+def chunks(resamples: int, clusters: int, least: int = 1) -> Iterator[slice]:
     """Resamples in groups whose weights fit the memory."""
-    step = max(least, _LEAST_ROWS, _CHUNK // max(clusters, 1))
+    step = max(least, _CHUNK // max(clusters, 1))
     for start in range(0, resamples, step):
         yield slice(start, min(start + step, resamples))
 

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Float, Int, Num
 
 BINS = 10
-_CHUNK = 2_000_000  # weights looked at together
+_CHUNK = 500_000  # weights processed together, each with a dozen numbers made of it
 
 
 def equal_mass_edges(
