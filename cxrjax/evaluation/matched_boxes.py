@@ -140,7 +140,8 @@ class ScoredAnswers:
         figures, curves, ranked = ranked_boxes.ranked_figures(
             find_overlaps(predicted, truth), scores, clusters, len(clusters), bootstrap
         )
-        constant = ranked_boxes.constant_within_answers(self.scores, len(clusters))
+        several = [ranked_boxes.is_constant(one) for one in self.scores if len(one) > 1]
+        constant = ranked_boxes.constant_within_answers(several, len(clusters))
         return CountedBoxes(
             columns,
             {**figures, "ap/constant_within_answers": constant},

@@ -57,19 +57,20 @@ def rank_last_where_missing(scores: Float[np.ndarray, " n"]) -> Float[np.ndarray
     return ranked
 
 
-def constant_within_answers(answers: Sequence[Float[np.ndarray, " _"]], n: int) -> Estimate:
+def is_constant(scores: Float[np.ndarray, " n"]) -> bool:
+    """Returns whether an answer gives all of its boxes one score, or none (NaN)."""
+    return bool(np.isnan(scores).all() or (scores == scores[0]).all())
+
+
+def constant_within_answers(constant: Sequence[bool], n: int) -> Estimate:
     """The share, of answers with several boxes, of those that give all of them one score.
 
     Args:
-        answers: scores of each answer's boxes, NaN where there are none; answers without any score
-            count as constant.
+        constant: `is_constant` of each answer with several boxes.
         n: of the figure.
     """
-    several = [scores for scores in answers if len(scores) > 1]
-    if not several:
-        return Estimate(None, None, None, n)
-    equal = [np.isnan(scores).all() or bool((scores == scores[0]).all()) for scores in several]
-    return Estimate(float(np.mean(equal)), None, None, n)
+    value = float(np.mean(constant)) if constant else None
+    return Estimate(value, None, None, n)
 
 
 @dataclass(frozen=True)

@@ -199,10 +199,11 @@ def localization_columns(views: Views, paper: Overlaps, strict: Overlaps) -> Col
 
 
 def join_columns(parts: Sequence[PackedColumns]) -> PackedColumns:
-    """Columns of some images after those of others."""
+    """Columns of some images after those of others, each of which goes once it is joined."""
     if len(parts) == 1:
         return parts[0]
-    return {name: Packed(np.concatenate([part[name] for part in parts])) for name in parts[0]}
+    left = [dict(part) for part in parts]
+    return {name: Packed(np.concatenate([part.pop(name) for part in left])) for name in parts[0]}
 
 
 def packed(columns: Columns) -> PackedColumns:

@@ -21,6 +21,7 @@ from cxrjax.evaluation.counted import DECISION, Outcome, code
 from cxrjax.evaluation.matched_boxes import question_columns
 from cxrjax.evaluation.on_topic import is_about_another
 from cxrjax.evaluation.predictions import PROBLEMS, SHARED, Prediction, ReadBoxes, read_boxes
+from cxrjax.evaluation.ranked_boxes import is_constant
 from cxrjax.metrics import detection
 from cxrjax.metrics.classification import set_counts, sums_at
 from cxrjax.papers.vindr_cxr_vqa.annotation import above, related
@@ -74,7 +75,8 @@ class VindrCounts:
     boxes: detection.Overlaps
     # Confidence of each of those predicted boxes, NaN where it has none.
     box_scores: Float[np.ndarray, " n"]
-    answer_scores: list[Float[np.ndarray, " _"]]  # the same of the boxes of each answer
+    # Of each answer with several boxes, whether all have one score.
+    constant: list[bool]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -123,7 +125,7 @@ def count_system(
     Raises:
         UserError: a prediction is for an unknown question, or has no boxes and there is no codec.
     """
-    in_order: list[_Answer] = []
+    in_parts = _ByPart(references, views, groups)
     # Of answers that share all that is read of them, and of questions with one truth.
     known: dict[Any, tuple[_Answer, Counter[str]]] = {}
     counted: dict[Any, tuple[SharedCounts, str | None]] = {}
@@ -150,7 +152,7 @@ def count_system(
                 numbers = SharedCounts(_count_question(votes, question, answer))
                 counted[truth] = numbers, answer.parse if numbers["parse_failures"] else None
             numbers, failed = counted[truth]
-        in_order.append(answer)
+        in_parts.add(question, answer)
         if failed is not None:
             counts.failures[failed] += 1
         return numbers
@@ -159,14 +161,60 @@ def count_system(
         references.questions, answers, count, PROBLEMS, FAILURE_CATEGORIES, _ANSWER_COLUMNS
     )
     counts.columns = packed(counts.columns)
-    pairs = packed(_count_pairs(references, in_order))
-    if any(len(answer.boxes) for answer in in_order):
-        found = _count_boxes(references, views, groups, in_order)
-    else:
-        found = _count_no_boxes(references, views, groups)
+    found = in_parts.join()
     counts.columns |= found.questions
-    by_answer = [answer.scores for answer in in_order]
-    return VindrCounts(counts, found.images | pairs, found.overlaps, found.scores, by_answer)
+    return VindrCounts(counts, found.images, found.overlaps, found.scores, in_parts.constant)
+
+
+class _ByPart:
+    """Counts answers about some images at a time, so that none is kept after its image's part.
+
+    Attributes:
+        constant: as of `VindrCounts`.
+    """
+
+    def __init__(self, references: VindrReferences, views: Views, groups: BoxGroups) -> None:
+        self._of = references, views, groups
+        self._parts = views.parts(groups)
+        self._part = next(self._parts)
+        self._questions: list[VindrQuestion] = []
+        self._answers: list[_Answer] = []
+        self._counted: list[_BoxCounts] = []
+        self.constant: list[bool] = []
+
+    def add(self, question: VindrQuestion, answer: _Answer) -> None:
+        """Notes an answer; questions come in the order of their images."""
+        if question.image >= self._part[0].stop:
+            self._count()
+            self._part = next(self._parts)
+        self._questions.append(question)
+        self._answers.append(answer)
+        if len(answer.scores) > 1:
+            self.constant.append(is_constant(answer.scores))
+
+    def _count(self) -> None:
+        here, views, groups = self._part
+        references = self._of[0]
+        images = references.images[here]
+        given = images, self._questions, self._answers
+        if any(len(answer.boxes) for answer in self._answers):
+            found = _count_part(*given, views, groups, references.classes)
+        else:
+            found = _count_no_boxes(*self._of, here.start)
+        pairs = packed(_count_pairs(*given, references.classes))
+        self._counted.append(found._replace(images=found.images | pairs))
+        self._questions, self._answers = [], []
+
+    def join(self) -> _BoxCounts:
+        """Returns the counts of all images."""
+        self._count()
+        questions, images, overlaps, scores = map(list, zip(*self._counted, strict=True))
+        del self._counted
+        joined = detection.join_overlaps(overlaps, self._of[1].truth)
+        del overlaps
+        return _BoxCounts(
+            join_columns(questions), join_columns(images), joined, np.concatenate(scores)
+        )
 
 
 @functools.lru_cache(maxsize=1)
@@ -402,28 +450,32 @@ def _named_by_votes(reading: Reading, votes: Mapping[str, int]) -> float:
     return sum(votes.get(name, 0) for name in reading.present) / (most * len(reading.present))
 
 
-def _count_pairs(references: VindrReferences, answers: Sequence[_Answer]) -> Columns:
+def _count_pairs(
+    images: Sequence[VindrImage],
+    questions: Sequence[VindrQuestion],
+    answers: Sequence[_Answer],
+    names: Sequence[str],
+) -> Columns:
     """`pairs/{tp,fp,fn,tn}` of each image: every class, asked about or not.
 
     A class is said to be there where some answer about the image says so, and not to be there
     where none does and some answer decides it: the one to a question about it, or any where there
     is none. Of what nobody decides the answer is wrong.
     """
-    count = len(references.images)
+    count = len(images)
     columns = {f"pairs/{cell}": np.zeros(count) for cell in ("tp", "fp", "fn", "tn")}
-    columns["pairs"] = np.full(count, float(len(references.classes)))
+    columns["pairs"] = np.full(count, float(len(names)))
     # Of a class above or below one that is there, nothing is known.
-    classes = frozenset(references.classes)
-    in_order = list(references.questions.values())
-    for number, (image, asked) in enumerate(
-        zip(references.images, references.by_image, strict=True)
+    classes = frozenset(names)
+    for number, (image, here_asked) in enumerate(
+        zip(images, _of_images(questions, count), strict=True)
     ):
-        questions, given = in_order[asked], answers[asked]
-        here = image.votes.keys() | {name for one in questions for name in one.present}
+        about_it, given = questions[here_asked], answers[here_asked]
+        here = image.votes.keys() | {name for one in about_it for name in one.present}
         said = {name for answer in given for name in answer.reading.present}
         decided = [answer.reading.outcome in ("yes", "no") for answer in given]
         about: dict[str | None, bool] = {}
-        for question, sure in zip(questions, decided, strict=True):
+        for question, sure in zip(about_it, decided, strict=True):
             about[question.asked] = about.get(question.asked, False) or sure
         judged = {name for name in classes if is_decided(name, here, here)}
         columns["pairs"][number] = len(judged)
@@ -450,29 +502,24 @@ def _parse_failed(question: VindrQuestion, answer: _Answer) -> bool:
     return True
 
 
-@functools.lru_cache(maxsize=1)
-def _count_no_boxes(references: VindrReferences, views: Views, groups: BoxGroups) -> _BoxCounts:
-    """Counts boxes for all systems that output none."""
-    return _count_boxes(references, views, groups, [_NOTHING] * len(references.questions))
-
-
-def _count_boxes(
-    references: VindrReferences, views: Views, groups: BoxGroups, answers: Sequence[_Answer]
+@functools.lru_cache(maxsize=4)
+def _count_no_boxes(
+    references: VindrReferences, views: Views, groups: BoxGroups, start: int
 ) -> _BoxCounts:
-    parts = []
-    in_order = list(references.questions.values())
-    for images, part, part_groups in views.parts(groups):
-        asked = references.by_image[images]
-        here = slice(asked[0].start, asked[-1].stop)
-        about = references.images[images]
-        parts.append(
-            _count_part(about, in_order[here], answers[here], part, part_groups, references.classes)
-        )
-    questions, images_of, overlaps, scores = zip(*parts, strict=True)
-    joined = detection.join_overlaps(overlaps, views.truth)
-    return _BoxCounts(
-        join_columns(questions), join_columns(images_of), joined, np.concatenate(scores)
+    """Counts a part, from image `start` on, for all systems that output no boxes there."""
+    here, part, groups_here = next(one for one in views.parts(groups) if one[0].start == start)
+    asked = [one for one in references.questions.values() if here.start <= one.image < here.stop]
+    answers = [_NOTHING] * len(asked)
+    return _count_part(
+        references.images[here], asked, answers, part, groups_here, references.classes
     )
+
+
+def _of_images(questions: Sequence[VindrQuestion], images: int) -> list[slice]:
+    """The places of each image's questions, which are in the order of their images."""
+    numbers = np.array([question.image for question in questions]) - questions[0].image
+    ends = np.searchsorted(numbers, np.arange(images + 1)).tolist()
+    return [slice(start, stop) for start, stop in pairwise(ends)]
 
 
 def _count_part(
@@ -485,9 +532,8 @@ def _count_part(
 ) -> _BoxCounts:
     """Counts the boxes of some images."""
     labelled = [answer.labelled for answer in answers]
+    of_image = _of_images(questions, len(images))
     image = np.array([question.image for question in questions]) - questions[0].image
-    ends = np.searchsorted(image, np.arange(len(images) + 1)).tolist()
-    of_image = [slice(start, stop) for start, stop in pairwise(ends)]
     every = [[box for boxes in labelled[here] for box in boxes] for here in of_image]
     merged = [union(labelled[here]) for here in of_image]
     given = join_lists(labelled)

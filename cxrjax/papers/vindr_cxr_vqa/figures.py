@@ -103,7 +103,7 @@ def count(
             {name: having[name] for name in references.classes},
         )
         ranked["ap/constant_within_answers"] = constant_within_answers(
-            counts.answer_scores, len(references.questions)
+            counts.constant, len(references.questions)
         )
         # A box is of a view of an image, as many as it has truths.
         image_of = np.repeat(

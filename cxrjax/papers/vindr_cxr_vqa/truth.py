@@ -20,7 +20,6 @@ import sys
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -212,13 +211,6 @@ class VindrReferences(References[VindrQuestion]):
             for image in self.images
             for number in {int(c) for truth in image.truths for c in truth.classes}
         )
-
-    @functools.cached_property
-    def by_image(self) -> list[slice]:
-        """The places of each image's questions, which stand together."""
-        images = [question.image for question in self.questions.values()]
-        ends = np.searchsorted(images, np.arange(len(self.images) + 1)).tolist()
-        return [slice(start, stop) for start, stop in pairwise(ends)]
 
 
 def read_references(
