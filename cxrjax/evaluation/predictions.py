@@ -220,9 +220,11 @@ def parse_prediction(fields: Mapping[str, Any], where: str) -> Prediction:
         question_id=name,
         text=answer,
         boxes=boxes,
-        # One string for all boxes of a class, of a million answers.
-        labels=None if labels is None else tuple(one and sys.intern(one) for one in labels),
-        parse=parse,
+        # One object for all that are equal, of a million answers.
+        labels=None
+        if labels is None
+        else one_of_equal(tuple(one and sys.intern(one) for one in labels)),
+        parse=parse and sys.intern(parse),
         box_scores=None if scores is None else _finite(scores),
         answer_logprob=whole,
         decision_logprob=decision,
@@ -237,6 +239,12 @@ def parse_prediction(fields: Mapping[str, Any], where: str) -> Prediction:
         ),
         where=where,
     )
+
+
+@functools.lru_cache(maxsize=4096)
+def one_of_equal(value: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Returns the first of equal tuples, so that the others need not be kept."""
+    return value
 
 
 @functools.lru_cache(maxsize=1024)
@@ -381,7 +389,8 @@ def _boxes(value: Any, where: str) -> Float[np.ndarray, "n 4"] | None:
                 "x_min, y_min, x_max, y_max"
             )
         rows.append([float(number) for number in box])
-    return np.array(rows, np.float64).reshape(-1, 4)
+    # An array that was reshaped keeps the one that it was made of.
+    return np.array(rows, np.float64) if rows else np.zeros((0, 4))
 
 
 def _per_box(

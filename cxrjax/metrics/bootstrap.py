@@ -11,6 +11,7 @@ under the null hypothesis, whose answers are whose does not matter, so their res
 whole clusters at a time.
 """
 
+from array import array
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -366,10 +367,10 @@ def resample(
     whole = everything if needed is None else needed.get(None, set())
     blocks = _blocks(columns, {None: (np.arange(len(rows)), whole)}, rows)
     for attribute, values in (attributes or {}).items():
-        members: dict[str, list[int]] = {}
+        members: dict[str, array[int]] = {}
         for unit, value in enumerate(values):
             if value is not None and (needed is None or (attribute, value) in needed):
-                members.setdefault(value, []).append(unit)
+                members.setdefault(value, array("i")).append(unit)
         groups: dict[tuple[str, str] | None, tuple[Int[np.ndarray, " _"], set[str]]] = {}
         for value in list(members):
             names = everything if needed is None else needed[attribute, value]
@@ -443,15 +444,11 @@ def _tables(block: ClusterSums) -> Iterator[tuple[slice, Float[np.ndarray, "rows
     step = max(1, _MOST_TABLED // max(1, len(block.clusters)))
     for start in range(0, len(block.rows), step):
         some = slice(start, min(start + step, len(block.rows)))
-        yield some, _side_by_side(block.rows[some])
-
-
-def _side_by_side(columns: Sequence[Packed]) -> Float[np.ndarray, "rows _"]:
-    """Returns a table of the columns; `np.stack` would hold all of them unpacked beside it."""
-    table = np.empty((len(columns[0]), len(columns)))
-    for place, column in enumerate(columns):
-        table[:, place] = column
-    return table
+        table = np.empty((len(block.clusters), some.stop - some.start))
+        for place, column in enumerate(block.rows[some]):  # one by one, as they are unpacked
+            table[:, place] = column
+        yield some, table
+        del table
 
 
 def draw_clusters(

@@ -19,7 +19,6 @@ from cxrjax.metrics.detection import (
     ImageBoxes,
     Overlaps,
     find_overlaps,
-    join_images,
     match_one_to_one,
 )
 from cxrjax.metrics.localization import localize
@@ -50,9 +49,11 @@ class Views:
     """Every (image, truth) of the references."""
 
     image: Int[np.ndarray, " views"]  # the image of each view, never falling
-    # `truth`, `paper_truth`: the true boxes, by view, and those under the protocol `paper`.
+    # `truth`, `paper_truth`, `answered`: the true boxes, by view, those under the protocol `paper`,
+    # and those of the reference answers.
     truth: ImageBoxes
     paper_truth: ImageBoxes
+    answered: ImageBoxes
     images: int
 
     def per_image(
@@ -75,29 +76,23 @@ class Views:
         for start in range(0, self.images, _IMAGES_AT_ONCE):
             images = slice(start, min(start + _IMAGES_AT_ONCE, self.images))
             first, last = np.searchsorted(self.image, [images.start, images.stop]).tolist()
-            truth = papers = self.truth.cut(first, last)
-            if self.paper_truth is not self.truth:
-                papers = self.paper_truth.cut(first, last)
+            truth = self.truth.cut(first, last)
+            papers, answered = (
+                truth if boxes is self.truth else boxes.cut(first, last)
+                for boxes in (self.paper_truth, self.answered)
+            )
             here = slice(true, true + len(truth))
             members = {name: member[here] for name, member in groups.members.items()}
             count = images.stop - start
-            views = Views(self.image[first:last] - start, truth, papers, count)
+            views = Views(self.image[first:last] - start, truth, papers, answered, count)
             yield images, views, replace(groups, members=members)
             true = here.stop
 
 
 def make_views(references: VindrReferences) -> Views:
     """The views of the references."""
-    truths = [image.truths for image in references.images]
-    truth = papers = join_images(truth for one in truths for truth in one)
-    if any(image.paper_truths is not image.truths for image in references.images):
-        papers = join_images(t for image in references.images for t in image.paper_truths)
-    return Views(
-        image=np.repeat(np.arange(len(truths)), [len(one) for one in truths]),
-        truth=truth,
-        paper_truth=papers,
-        images=len(truths),
-    )
+    sets = references.truth, references.paper_truth, references.answered
+    return Views(references.image_of_truth, *sets, len(references.images))
 
 
 def strict_columns(
@@ -224,12 +219,10 @@ def ceiling_columns(
 
 
 def _ceiling(images: Sequence[VindrImage], views: Views) -> Columns:
-    answered = [images[image].answered for image in views.image.tolist()]
-    overlaps = find_overlaps(join_images(answered), views.truth)
+    overlaps = papers = find_overlaps(views.answered, views.truth)
     (pairs,) = match_one_to_one(overlaps, (IOU,))
-    papers = overlaps
     if views.paper_truth is not views.truth:
-        papers = find_overlaps(join_images(answered), views.paper_truth)
+        papers = find_overlaps(views.answered, views.paper_truth)
     found = papers.best_of_truth > IOU + TOLERANCE
     asked = np.array([image.box_questions for image in images])[views.image]
     return {

@@ -42,7 +42,6 @@ from cxrjax.papers.vindr_cxr_vqa.boxes import (
 from cxrjax.papers.vindr_cxr_vqa.truth import (
     NO_BOXES,
     Labelled,
-    VindrImage,
     VindrQuestion,
     VindrReferences,
     join_lists,
@@ -167,11 +166,7 @@ def count_system(
 
 
 class _ByPart:
-    """Counts answers about some images at a time, so that none is kept after its image's part.
-
-    Attributes:
-        constant: as of `VindrCounts`.
-    """
+    """Counts answers about some images at a time, so that none is kept after its image's part."""
 
     def __init__(self, references: VindrReferences, views: Views, groups: BoxGroups) -> None:
         self._of = references, views, groups
@@ -195,13 +190,11 @@ class _ByPart:
     def _count(self) -> None:
         here, views, groups = self._part
         references = self._of[0]
-        images = references.images[here]
-        given = images, self._questions, self._answers
         if any(len(answer.boxes) for answer in self._answers):
-            found = _count_part(*given, views, groups, references.classes)
+            found = _count_part(references, here, self._answers, views, groups)
         else:
             found = _count_no_boxes(*self._of, here.start)
-        pairs = packed(_count_pairs(*given, references.classes))
+        pairs = packed(_count_pairs(references, here, self._questions, self._answers))
         self._counted.append(found._replace(images=found.images | pairs))
         self._questions, self._answers = [], []
 
@@ -451,10 +444,10 @@ def _named_by_votes(reading: Reading, votes: Mapping[str, int]) -> float:
 
 
 def _count_pairs(
-    images: Sequence[VindrImage],
+    references: VindrReferences,
+    here: slice,
     questions: Sequence[VindrQuestion],
     answers: Sequence[_Answer],
-    names: Sequence[str],
 ) -> Columns:
     """`pairs/{tp,fp,fn,tn}` of each image: every class, asked about or not.
 
@@ -462,29 +455,27 @@ def _count_pairs(
     where none does and some answer decides it: the one to a question about it, or any where there
     is none. Of what nobody decides the answer is wrong.
     """
-    count = len(images)
-    columns = {f"pairs/{cell}": np.zeros(count) for cell in ("tp", "fp", "fn", "tn")}
-    columns["pairs"] = np.full(count, float(len(names)))
+    images, asked = references.images[here], _of_images(references, here)
+    columns = {f"pairs/{cell}": np.zeros(len(images)) for cell in ("tp", "fp", "fn", "tn")}
+    columns["pairs"] = np.full(len(images), float(len(references.classes)))
     # Of a class above or below one that is there, nothing is known.
-    classes = frozenset(names)
-    for number, (image, here_asked) in enumerate(
-        zip(images, _of_images(questions, count), strict=True)
-    ):
-        about_it, given = questions[here_asked], answers[here_asked]
-        here = image.votes.keys() | {name for one in about_it for name in one.present}
+    classes = frozenset(references.classes)
+    for number, (image, some) in enumerate(zip(images, asked, strict=True)):
+        about_it, given = questions[some], answers[some]
+        there = image.votes.keys() | {name for one in about_it for name in one.present}
         said = {name for answer in given for name in answer.reading.present}
         decided = [answer.reading.outcome in ("yes", "no") for answer in given]
         about: dict[str | None, bool] = {}
         for question, sure in zip(about_it, decided, strict=True):
             about[question.asked] = about.get(question.asked, False) or sure
-        judged = {name for name in classes if is_decided(name, here, here)}
+        judged = {name for name in classes if is_decided(name, there, there)}
         columns["pairs"][number] = len(judged)
-        concerned = judged & {*here, *said, *about}
+        concerned = judged & {*there, *said, *about}
         # Classes that nobody speaks of, and that are not there.
         rest = columns["pairs/tn" if any(decided) else "pairs/fp"]
         rest[number] += len(judged) - len(concerned)
         for name in concerned:
-            truth = name in here
+            truth = name in there
             yes = name in said if name in said or about.get(name, any(decided)) else not truth
             columns[f"pairs/{('tp' if truth else 'fp') if yes else ('fn' if truth else 'tn')}"][
                 number
@@ -508,41 +499,38 @@ def _count_no_boxes(
 ) -> _BoxCounts:
     """Counts a part, from image `start` on, for all systems that output no boxes there."""
     here, part, groups_here = next(one for one in views.parts(groups) if one[0].start == start)
-    asked = [one for one in references.questions.values() if here.start <= one.image < here.stop]
-    answers = [_NOTHING] * len(asked)
-    return _count_part(
-        references.images[here], asked, answers, part, groups_here, references.classes
-    )
+    answers = [_NOTHING] * _of_images(references, here)[-1].stop
+    return _count_part(references, here, answers, part, groups_here)
 
 
-def _of_images(questions: Sequence[VindrQuestion], images: int) -> list[slice]:
-    """The places of each image's questions, which are in the order of their images."""
-    numbers = np.array([question.image for question in questions]) - questions[0].image
-    ends = np.searchsorted(numbers, np.arange(images + 1)).tolist()
-    return [slice(start, stop) for start, stop in pairwise(ends)]
+def _of_images(references: VindrReferences, here: slice) -> list[slice]:
+    """The places of each image's questions among those of a part."""
+    ends = references.first_questions[here.start : here.stop + 1]
+    return [slice(start, stop) for start, stop in pairwise((ends - ends[0]).tolist())]
 
 
 def _count_part(
-    images: Sequence[VindrImage],
-    questions: Sequence[VindrQuestion],
+    references: VindrReferences,
+    here: slice,
     answers: Sequence[_Answer],
     views: Views,
     groups: BoxGroups,
-    classes: Sequence[str],
 ) -> _BoxCounts:
     """Counts the boxes of some images."""
+    images = references.images[here]
     labelled = [answer.labelled for answer in answers]
-    of_image = _of_images(questions, len(images))
-    image = np.array([question.image for question in questions]) - questions[0].image
-    every = [[box for boxes in labelled[here] for box in boxes] for here in of_image]
-    merged = [union(labelled[here]) for here in of_image]
+    of_image = _of_images(references, here)
+    image = np.repeat(np.arange(len(images)), [some.stop - some.start for some in of_image])
+    first, last = references.first_questions[[here.start, here.stop]].tolist()
+    every = [[box for boxes in labelled[some] for box in boxes] for some in of_image]
+    merged = [union(labelled[some]) for some in of_image]
     given = join_lists(labelled)
     columns = question_columns(
-        "grounding", given, detection.join_images(one.boxes for one in questions), GROUNDED
+        "grounding", given, references.question_boxes.cut(first, last), GROUNDED
     )
     paper = detection.find_overlaps(views.predicted(every), views.paper_truth)
     strict = detection.find_overlaps(views.predicted(merged), views.truth)
-    by_threshold, matched = strict_columns(views, strict, classes)
+    by_threshold, matched = strict_columns(views, strict, references.classes)
     of_images = {
         **paper_columns(views, paper),
         **by_threshold,
@@ -555,8 +543,8 @@ def _count_part(
         "duplicates": sums_at(image, len(images), columns["grounding/duplicates"]),
     }
     scores = [
-        _scores(boxes, labelled[here], answers[here])
-        for boxes, here in zip(merged, of_image, strict=True)
+        _scores(boxes, labelled[some], answers[some])
+        for boxes, some in zip(merged, of_image, strict=True)
     ]
     by_view = np.array([s for one in views.image.tolist() for s in scores[one]], np.float64)
     return _BoxCounts(packed(columns), packed(of_images), strict, by_view)

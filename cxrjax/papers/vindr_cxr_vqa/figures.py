@@ -48,8 +48,6 @@ import functools
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
 from cxrjax.evaluation.benchmark import Answers, Benchmark, Evaluated
 from cxrjax.evaluation.counted import PAPER, STRICT, Counted
 from cxrjax.evaluation.figure_lines import make_figures
@@ -97,7 +95,7 @@ def count(
         ranked, ranking_curves, boxes = ranked_figures(
             counts.boxes,
             counts.box_scores,
-            [image.cluster for image in references.images for _ in image.truths],
+            [references.images[image].cluster for image in references.image_of_truth.tolist()],
             references.images_with_truth,
             options.bootstrap,
             {name: having[name] for name in references.classes},
@@ -105,14 +103,10 @@ def count(
         ranked["ap/constant_within_answers"] = constant_within_answers(
             counts.constant, len(references.questions)
         )
-        # A box is of a view of an image, as many as it has truths.
-        image_of = np.repeat(
-            np.arange(len(references.images)), [len(image.truths) for image in references.images]
-        )
         by_score, placed, score_curves = box_calibration(
             counts.box_scores,
             counts.boxes.best_of_predicted,
-            image_of[counts.boxes.predicted.image],
+            references.image_of_truth[counts.boxes.predicted.image],
             len(references.images),
         )
         figures[STRICT] |= {**calibration, **placed, **ranked}

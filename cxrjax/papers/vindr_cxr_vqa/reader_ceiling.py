@@ -176,7 +176,7 @@ def _count(
     for truth, found in pairs.items():
         others_boxes = join_images(t for _, _, t in found)
         of_image = np.array([index for index, _, _ in found])
-        views = Views(of_image, others_boxes, others_boxes, len(images))
+        views = Views(of_image, others_boxes, others_boxes, others_boxes, len(images))
         overlaps = find_overlaps(join_images(given for _, given, _ in found), views.truth)
         counted, _ = strict_columns(views, overlaps, CLASSES, (IOU,))
         counted |= paper_columns(views, overlaps, (IOU,))

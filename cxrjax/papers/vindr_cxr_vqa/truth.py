@@ -16,10 +16,12 @@ differently against one lesion's box and against three readers' boxes of it):
 """
 
 import functools
+import itertools
 import sys
+from array import array
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,6 +30,7 @@ from jaxtyping import Float, Int
 from cxrjax.errors import UserError
 from cxrjax.evaluation.benchmark import References
 from cxrjax.evaluation.figures import boxes_band, image_attributes
+from cxrjax.evaluation.predictions import one_of_equal
 from cxrjax.metrics.detection import NO_CLASS, ImageBoxes
 from cxrjax.radiology_text.answer_details import SaidPlace, count_said, place_said
 from cxrjax.radiology_text.mentions import VINDR_CLASSES, MentionReader
@@ -54,7 +57,8 @@ class _Said(NamedTuple):
 
     labels: tuple[str, ...]
     polarity: str
-    boxes: Float[np.ndarray, "n 4"]  # on the record's own image, in pixels
+    # float64 [n, 4] on the record's own image, in pixels, as bytes: half as much as a small array.
+    boxes: bytes
     has_boxes: bool  # on any image
 
 
@@ -73,21 +77,29 @@ class _Asked(NamedTuple):
     gt_finding: str | None
     readers: dict[str, list[ReaderBox]] | None
     answer_text: str
-    attributes: Mapping[str, str | None]
+    attributes: tuple[tuple[str, str | None], ...]
     answers: tuple[_Said, ...]
 
     @classmethod
     def of(cls, record: QARecord) -> "_Asked":
-        """Returns what is read of a record; words that many records have are one string."""
+        """Returns what is read of a record; values that many records have are one object."""
         fields = {name: getattr(record, name) for name in cls._fields[:-2]}
         for name in ("dataset", "question_type", "difficulty", "finding", "gt_finding"):
             fields[name] = fields[name] and sys.intern(fields[name])
+        fields["image_hw"] = one_of_equal(record.image_hw)
+        if record.finding is not None:
+            fields["question"] = ""  # only read for what it asks about
+        by_text = record.question_type in ("How_many", "Which")
+        if not by_text and any(answer.labels for answer in record.answers):
+            fields["answer_text"] = ""
         answers = []
         for answer in record.answers:
-            boxes = np.array(answer.boxes_by_image.get(record.image_id, ()), np.float64)
+            boxes = np.array(answer.boxes_by_image.get(record.image_id, ()), np.float64).tobytes()
             labels, is_there = tuple(map(sys.intern, answer.labels)), bool(answer.boxes_by_image)
-            answers.append(_Said(labels, answer.polarity, boxes.reshape(-1, 4), is_there))
-        return cls(**fields, attributes=image_attributes(record), answers=tuple(answers))
+            polarity = sys.intern(answer.polarity)
+            answers.append(_Said(one_of_equal(labels), polarity, boxes, is_there))
+        attributes = one_of_equal(tuple(image_attributes(record).items()))
+        return cls(**fields, attributes=attributes, answers=tuple(answers))
 
 
 class LabelledBoxes(NamedTuple):
@@ -126,6 +138,31 @@ def stack(items: Iterable[Labelled], height: int = 1, width: int = 1) -> Labelle
 NO_BOXES = stack(())
 
 
+_BOX_SETS = ("question_boxes", "truth", "paper_truth", "answered")  # of `VindrReferences`
+
+
+class _BoxSets:
+    """Sets of boxes one after another, each of (class, box) pairs in pixels of one image."""
+
+    def __init__(self) -> None:
+        self._boxes, self._classes = array("d"), array("h")
+        self._counts, self._sizes = array("i"), array("d")
+
+    def add(self, pairs: Sequence[Labelled], height: int, width: int) -> None:
+        self._boxes.extend(itertools.chain.from_iterable(box for _, box in pairs))
+        self._classes.extend(number for number, _ in pairs)
+        self._counts.append(len(pairs))
+        self._sizes.extend((width, height))
+
+    def joined(self) -> ImageBoxes:
+        """Returns them as fractions of their images; a set is an image there."""
+        count = len(self._counts)
+        image = np.repeat(np.arange(count, dtype=np.int32), self._counts)
+        corners = np.asarray(self._boxes).reshape(-1, 2, 2)
+        corners /= np.asarray(self._sizes).reshape(-1, 2)[image, None]
+        return ImageBoxes(corners.reshape(-1, 4), np.asarray(self._classes), image, count)
+
+
 def join_lists(lists: Iterable[Sequence[Labelled]]) -> ImageBoxes:
     """`join_images` of lists of (class, box) pairs."""
     lists = list(lists)
@@ -152,17 +189,12 @@ class VindrQuestion:
     # is there or none is asked about.
     negative_kind: str | None
     present: frozenset[str]  # classes that its reference answer says are there
-    boxes: LabelledBoxes  # of its reference answer, fractions of the image
+    has_boxes: bool  # whether its reference answer has some
     # Of How_many: how many the reference answer says, the fewest and the most that it or some
     # reader gives.
     count: tuple[int, int, int] | None = None
     # Of Which: the sides and regions that the reference answer names, or its boxes' sides.
     place: SaidPlace | None = None
-
-    @property
-    def has_boxes(self) -> bool:
-        """Returns whether the reference answer has boxes."""
-        return len(self.boxes.boxes) > 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,11 +205,9 @@ class VindrImage:
     cluster: tuple[str, str]
     height: int
     width: int
-    # The ground-truth sets to score against: one, one per reader, or none where the mode's reader
-    # did not read the image.
-    truths: tuple[LabelledBoxes, ...]
-    paper_truths: tuple[LabelledBoxes, ...]  # the same under the protocol `paper`
-    answered: LabelledBoxes  # boxes of the reference answers, for the recall ceiling
+    # How many ground-truth sets it is scored against: one, one per reader, or none where the mode's
+    # reader did not read the image.
+    truths: int
     box_questions: int  # how many questions have boxes in their reference answer
     # Class -> how many readers marked it, or 1 for what reference answers say is there.
     votes: Mapping[str, int]
@@ -187,12 +217,23 @@ class VindrImage:
 
 @dataclass(frozen=True, eq=False)
 class VindrReferences(References[VindrQuestion]):
-    """All questions and images of a references file, under one ground-truth mode."""
+    """All questions and images of a references file, under one ground-truth mode.
+
+    Attributes:
+        question_boxes: those of each question's reference answer.
+        truth, paper_truth: the ground-truth sets of each image, one after another, and those under
+            the protocol `paper`.
+        answered: boxes of all reference answers about the image, once for each of its sets.
+    """
 
     gt_mode: str
     classes: tuple[str, ...]
     images: tuple[VindrImage, ...]
     reader: MentionReader
+    question_boxes: ImageBoxes
+    truth: ImageBoxes
+    paper_truth: ImageBoxes
+    answered: ImageBoxes
 
     def asked(self, question_id: str) -> str | None:
         """Returns the class that a question asks about, as its words have it."""
@@ -204,13 +245,22 @@ class VindrReferences(References[VindrQuestion]):
         return sum(bool(image.truths) for image in self.images)
 
     @functools.cached_property
+    def image_of_truth(self) -> Int[np.ndarray, " sets"]:
+        """The image of each ground-truth set."""
+        return np.repeat(np.arange(len(self.images)), [image.truths for image in self.images])
+
+    @functools.cached_property
     def images_by_class(self) -> Counter[str]:
         """Class -> the number of images that have it."""
-        return Counter(
-            self.classes[number]
-            for image in self.images
-            for number in {int(c) for truth in image.truths for c in truth.classes}
-        )
+        count = len(self.classes)
+        found = self.image_of_truth[self.truth.image] * count + self.truth.classes
+        return Counter(self.classes[pair % count] for pair in np.unique(found).tolist())
+
+    @functools.cached_property
+    def first_questions(self) -> Int[np.ndarray, " images+1"]:
+        """The place of each image's first question, and the number of questions."""
+        images = [question.image for question in self.questions.values()]
+        return np.searchsorted(images, np.arange(len(self.images) + 1))
 
 
 def read_references(
@@ -278,6 +328,7 @@ def read_references(
             f"{source}: no image was read by the reader of gt_mode {gt_mode!r}: expected one of "
             f"{', '.join(sorted(readers))}"
         )
+    boxes = builder.joined()
     return VindrReferences(
         questions=builder.questions,
         image_ids=tuple(image.image_id for image in images),
@@ -287,6 +338,7 @@ def read_references(
         classes=builder.classes,
         images=tuple(images),
         reader=builder.reader,
+        **boxes,
     )
 
 
@@ -351,15 +403,15 @@ class _Builder:
         self.questions: dict[str, VindrQuestion] = {}
         self._numbers = {name.lower(): number for number, name in enumerate(classes)}
         self._known: dict[Hashable, Any] = {}  # what many questions and images have alike
-        self._last: tuple[Any, LabelledBoxes] = (None, NO_BOXES)
+        self._sets = {name: _BoxSets() for name in _BOX_SETS}
 
-    def _stack(self, pairs: list[Labelled], height: int, width: int) -> LabelledBoxes:
-        """Returns `stack`, the same arrays where the last were of the same boxes."""
-        if not pairs:
-            return NO_BOXES
-        if self._last[0] != (pairs, height, width):
-            self._last = (pairs, height, width), stack(pairs, height, width)
-        return self._last[1]
+    def joined(self) -> dict[str, Any]:
+        """Returns the boxes of `VindrReferences`; equal ones are one array."""
+        found = {name: sets.joined() for name, sets in self._sets.items()}
+        truth, asked = found["truth"], found["question_boxes"]
+        if np.array_equal(truth.boxes, asked.boxes) and (truth.classes == asked.classes).all():
+            found["question_boxes"] = replace(asked, boxes=truth.boxes, classes=truth.classes)
+        return {name: one if one.images else truth for name, one in found.items()}
 
     def add_image(self, number: int, image_id: str, records: list[_Asked]) -> VindrImage:
         sizes = {record.image_hw for record in records}
@@ -374,15 +426,18 @@ class _Builder:
         answers = [self._add_question(number, r, height, width, cluster) for r in records]
         answered = union(answers)
         truths = self._truths(answered, records, height, width)
-        stacked = papers = tuple(self._stack(truth, height, width) for truth in truths)
+        for truth in truths:
+            self._sets["truth"].add(truth, height, width)
+            if self.gt_mode != "exact":
+                self._sets["answered"].add(answered, height, width)
         if self.paper_mode is not None:
             readers = self._readers(records, height, width)
             unfused = self._numbered(merge_readers(readers, self.paper_mode))
-            papers = (self._stack(unfused, height, width),)
+            self._sets["paper_truth"].add(unfused, height, width)
         most = max(map(len, truths), default=None)
         votes = self._votes(records)
         attributes = {
-            **records[0].attributes,
+            **dict(records[0].attributes),
             "true_boxes": None if most is None else boxes_band(most),
         }
         return VindrImage(
@@ -390,9 +445,7 @@ class _Builder:
             cluster=cluster,
             height=height,
             width=width,
-            truths=stacked,
-            paper_truths=papers,
-            answered=self._stack(answered, height, width),
+            truths=len(truths),
             box_questions=sum(bool(boxes) for boxes in answers),
             votes=self._known.setdefault(("votes", *votes.items()), votes),
             attributes=self._known.setdefault(tuple(attributes.values()), attributes),
@@ -411,7 +464,7 @@ class _Builder:
         present: set[str] = set()
         for answer in record.answers:
             labels = [self._class(record, label) for label in answer.labels]
-            here = answer.boxes.tolist()
+            here = np.frombuffer(answer.boxes).reshape(-1, 4).tolist()
             if not _denies(record, answer):
                 present |= set(labels)
             if here:
@@ -430,6 +483,7 @@ class _Builder:
         if record.question_type == "Which" and asked is not None and not absent:
             shown = np.array([box for _, box in boxes], np.float64).reshape(-1, 4)
             place = place_said(record.answer_text, shown / ([width, height] * 2), asked)
+        self._sets["question_boxes"].add(boxes, height, width)
         self.questions[record.question_id] = VindrQuestion(
             question_id=record.question_id,
             image=image,
@@ -439,7 +493,7 @@ class _Builder:
             asked=asked,
             negative_kind=(record.negative_kind or "absent_class") if absent else None,
             present=self._known.setdefault(frozenset(present), frozenset(present)),
-            boxes=self._stack(boxes, height, width),
+            has_boxes=bool(boxes),
             count=count,
             place=place,
         )
@@ -469,7 +523,7 @@ class _Builder:
         if asked and any(a.polarity == "pos" or a.has_boxes for a in record.answers):
             return frozenset([asked])
         counts = record.question_type == "How_many"
-        has_box = any(len(answer.boxes) for answer in record.answers)
+        has_box = any(answer.boxes for answer in record.answers)
         return self.reader.read(record.answer_text, asked, has_box, counts).present
 
     def _asked(self, record: _Asked) -> str | None:

@@ -215,7 +215,7 @@ def test_groups_of_true_boxes_hold_every_hit():
         lines.append(_said(records[-1], boxes=moved))
     references = read_references(records, "exact", "r.jsonl")
     strict = made.score_lines(records, lines)[0]["strict"]
-    truths = sum(len(truth.boxes) for image in references.images for truth in image.truths)
+    truths = len(references.truth)
     hits = strict["detection/recall@0.3"].value * truths
     for grouping, names in (("box_place", BOX_PLACES), ("box_size", BOX_SIZES)):
         found = 0.0
@@ -227,7 +227,7 @@ def test_groups_of_true_boxes_hold_every_hit():
 
 def _true_boxes(references, grouping, name):
     """How many true boxes a group has, found without the code under test."""
-    boxes = np.concatenate([t.boxes for image in references.images for t in image.truths])
+    boxes = references.truth.boxes
     if grouping == "box_size":
         areas = (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])
         limits = np.quantile(areas, np.arange(1, 10) / 10)
