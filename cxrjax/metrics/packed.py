@@ -1,5 +1,6 @@
 """Columns of counts in few bytes: most counts are small, and most entries of most columns are 0."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,21 @@ class Packed:
         column = np.zeros(self._length, dtype or np.float64)
         column[self._places] = self._values
         return column
+
+
+class PackedParts(Packed):
+    """Columns one after another, as one column; joining them would take their memory again."""
+
+    __slots__ = ("_parts",)
+
+    def __init__(self, parts: Sequence[Packed]) -> None:
+        self._parts = parts
+
+    def __len__(self) -> int:
+        return sum(map(len, self._parts))
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Float[np.ndarray, " n"]:
+        return np.concatenate([np.asarray(part, dtype or np.float64) for part in self._parts])
 
 
 def _smallest(values: Float[np.ndarray, " n"]) -> np.dtype[Any]:

@@ -22,7 +22,7 @@ from cxrjax.metrics.detection import (
     match_one_to_one,
 )
 from cxrjax.metrics.localization import localize
-from cxrjax.metrics.packed import Packed
+from cxrjax.metrics.packed import Packed, PackedParts
 from cxrjax.papers.vindr_cxr_vqa.truth import (
     Labelled,
     VindrImage,
@@ -194,11 +194,8 @@ def localization_columns(views: Views, paper: Overlaps, strict: Overlaps) -> Col
 
 
 def join_columns(parts: Sequence[PackedColumns]) -> PackedColumns:
-    """Columns of some images after those of others, each of which goes once it is joined."""
-    if len(parts) == 1:
-        return parts[0]
-    left = [dict(part) for part in parts]
-    return {name: Packed(np.concatenate([part.pop(name) for part in left])) for name in parts[0]}
+    """Columns of some images after those of others."""
+    return {name: PackedParts([part[name] for part in parts]) for name in parts[0]}
 
 
 def packed(columns: Columns) -> PackedColumns:

@@ -201,10 +201,9 @@ class _ByPart:
     def join(self) -> _BoxCounts:
         """Returns the counts of all images."""
         self._count()
-        questions, images, overlaps, scores = map(list, zip(*self._counted, strict=True))
+        questions, images, overlaps, scores = zip(*self._counted, strict=True)
         del self._counted
         joined = detection.join_overlaps(overlaps, self._of[1].truth)
-        del overlaps
         return _BoxCounts(
             join_columns(questions), join_columns(images), joined, np.concatenate(scores)
         )
