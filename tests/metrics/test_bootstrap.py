@@ -12,7 +12,7 @@ from scipy import stats
 
 from cxrjax.metrics import bootstrap, classification
 from cxrjax.metrics.bootstrap import Bootstrap, Estimate, Figure, compare, holm, resample
-from cxrjax.metrics.packed import Packed
+from cxrjax.metrics.packed import Packed, PackedParts
 from tests.metrics.sums import MEAN, columns, estimate, estimated, mean, spread
 
 
@@ -86,6 +86,9 @@ def test_a_packed_column_is_the_column():
     for column in (*kinds, [np.nan, 0, 0, 1]):
         np.testing.assert_array_equal(np.asarray(Packed(column)), np.array(column, np.float64))
         assert len(Packed(column)) == len(column)
+    parts = [[0, 2], [], [0.5, 0, 300]]
+    joined = PackedParts([Packed(np.array(part, float)) for part in parts])
+    assert np.asarray(joined).tolist() == [0, 2, 0.5, 0, 300] and len(joined) == 5
 
 
 @pytest.mark.parametrize(
