@@ -112,6 +112,7 @@ def _questions(stage):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("optimised")  # it computes for longer than it compiles
 def test_what_is_built_can_be_trained_on(tmp_path, monkeypatch):
     monkeypatch.chdir(_ROOT)  # the configuration names the shipped base
     phantoms, source, data = tmp_path / "phantoms", tmp_path / "source", tmp_path / "vindr"
@@ -130,7 +131,7 @@ def test_what_is_built_can_be_trained_on(tmp_path, monkeypatch):
     training = """--config.data.prompt=vqa_reason --config.data.questions_per_image=2
         --config.data.prefix_buckets=(32,) --config.data.answer_buckets=(768,)
         --config.data.packed_buckets=(1200,) --config.data.workers=0 --config.model.unroll=false
-        --config.training.batch_images=8 --config.training.epochs=None --config.training.steps=6
+        --config.training.batch_images=8 --config.training.epochs=None --config.training.steps=4
         --config.training.log_every=1 --config.decoding.max_answer_tokens=24"""
     train.main(
         ["--config=configs/vindr_lora.py:phantom", f"--workdir={tmp_path / 'run'}"]
