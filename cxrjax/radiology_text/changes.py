@@ -27,6 +27,7 @@ _SHARE_REACH = 9
 _UNFINISHED = word_set("unfinished")
 _CLEARS = frozenset(("clearing", "resolution", "resorption", "absorption"))
 _THEN_REACH = 4
+_TURNS, _SIDES = frozenset(("but", "and", ",", "now")), frozenset(("left", "right"))
 
 # What a finding may cease to be without being gone.
 _PROPERTIES = word_set("properties")
@@ -54,7 +55,7 @@ def find_times(
     changes: Sequence[Match[Time]],
 ) -> list[Time]:
     """Returns how each item compares with before."""
-    found: list[set[Time]] = [set() for _ in items]
+    found: list[dict[Time, int]] = [{} for _ in items]
     tokens = sentence.tokens
     sides = compared_sides(sentence.text)
     for change in changes:
@@ -65,19 +66,23 @@ def find_times(
             continue
         within = [n for n, i in enumerate(items) if min(i.own) < match.first < max(i.own)]
         if within:
-            found[within[0]].add(match.payload)
+            found[within[0]][match.payload] = match.first
         elif not _is_of_none(tokens, items, match, named, len(changes)):
             expands = any(form.endswith("expanded") for form in _own(tokens, match))
             for n, time in _changed(tokens, items, judged, clauses, match):
                 if not (expands and is_device(items[n], english)):
-                    found[n].add(time)
+                    found[n][time] = match.first
     for n, item in enumerate(items):
         degree = tokens.forms[min(item.own) - 1] if min(item.own or (0,)) else ""
         if degree in ("less", "more") and not item.statement:
-            found[n].add("better" if degree == "less" else "worse")
+            found[n]["better" if degree == "less" else "worse"] = min(item.own)
         is_out = tokens.form(item.last) == "out" and tokens.form(item.last + 1) != "of"
         if item.is_gone or (is_out and is_device(item, english)):
-            found[n].add("resolved")
+            found[n]["resolved"] = item.last
+        resolved, came = (found[n].get(time, -1) for time in ("resolved", "new"))
+        between = tokens.forms[resolved:came] if -1 < resolved < came else ()
+        if _TURNS & {*between} and not _SIDES & {*between} and judged[n].status == "present":
+            del found[n]["resolved"]  # "was gone, but is back"
     return [next((time for time in _TIMES if time in said), "current") for said in found]
 
 
@@ -140,8 +145,10 @@ def _changed(
         reach = _list_before(tokens, items, left, back)
     elif right and not _APART & set(gap):
         reach = right if ":" in gap else () if gone and "," in gap else right[:1]
+    # "Have cleared except at the left base"
+    left_over = gone and not right and tokens.form(match.last) in _EXCEPTS - {"than"}
     for n in reach:
-        yield n, match.payload
+        yield n, "better" if left_over else match.payload
 
 
 def _list_behind(

@@ -426,6 +426,8 @@ def _statements(tokens: Words, taken: set[int], english: English) -> list[NamedI
         if not taken.intersection(range(match.first, match.last))
         and not (match.payload.name in _PLACES and _is_place(tokens, match.first, taken))
         and not _is_owner(tokens, match.first, taken)
+        # "A large volume left effusion"
+        and not (match.payload.name == "lung volumes" and taken & {match.last, match.last + 1})
     ]
     starts = {match.first for match in subjects}
     # "Upper lobe vascularity" is of the vessels.
@@ -454,6 +456,7 @@ def _find_states(tokens: Words, english: English) -> _States:
     normal = {
         match.first: match
         for match in language.normal_states.find(tokens)
+        if tokens.forms[max(0, match.first - 1)] not in ("better", "less")  # "better aerated lungs"
         # "Clear of infiltrates" says no more than that.
         if match.last == len(tokens)
         or (
@@ -576,4 +579,6 @@ def _before(
             return by_end[index]
         if index - 1 not in passed and tokens.forms[index - 1] not in _BEFORE_ORGAN:
             return None
+        if tokens.forms[index - 1 : index + 1] == ["but", "the"]:
+            return None  # "the lungs are clear, but the left base is obscured"
     return None
