@@ -13,10 +13,10 @@ import itertools
 import re
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple, TypeVar
+from typing import Literal, NamedTuple, TypeVar
 
 from cxrjax.radiology_text import lexicon
-from cxrjax.radiology_text.assertions import Assertion, Outcome, Unsaid
+from cxrjax.radiology_text.assertions import Assertion, Outcome, Time, Unsaid
 from cxrjax.radiology_text.chinese import in_english
 from cxrjax.radiology_text.english import Match, PhraseIndex, Word, Words, lemma
 from cxrjax.radiology_text.items import find_items
@@ -45,6 +45,7 @@ _OTHER = lexicon.pattern("other", re.IGNORECASE)
 _MARKS = frozenset(",/()[]:=?|")
 TURNED: dict[Outcome, Outcome] = {"yes": "no", "no": "yes"}
 ANY_FINDING = "cardiopulmonary abnormality"
+_CHANGES: tuple[Time, ...] = ("better", "worse", "new", "unchanged", "resolved")
 # Verdicts by themselves stand near an answer's begin or end.
 _LONGEST_READ = 6_000
 _LONGEST_QUESTION = 4_000  # characters
@@ -78,6 +79,8 @@ class AskedFor:
         is_denied: yes means that the findings are absent ("Are the lungs clear?").
         organ: the words of the organ whose state is asked.
         of_both: it asks of both sides.
+        change: how the findings compare with before, where it asks that; "any" if it asks whether
+            they have changed, "still" whether they are there yet.
     """
 
     findings: tuple[str, ...]
@@ -86,6 +89,7 @@ class AskedFor:
     is_denied: bool = False
     organ: str = ""
     of_both: bool = False
+    change: Time | Literal["any", "still", ""] = ""
 
 
 NOTHING_ASKED = AskedFor(())
@@ -158,6 +162,8 @@ class EnglishReader:
         here = {o.side for o in kept if o.finding in asked.findings and _is_firm(o, "present")}
         if asked.of_both and outcome == "yes" and here in ({"left"}, {"right"}):
             outcome = "no"  # "it is only on the left"
+        if asked.change:
+            outcome = self._compared(said, kept, asked, outcome)
         return AnswerReading(outcome, kept, tuple(_placed(one, places) for one in unsaid))
 
     def opening(self, text: str, asked: AskedFor = NOTHING_ASKED) -> Outcome | None:
@@ -219,7 +225,39 @@ class EnglishReader:
         if organs and (not items or any(item.statement for item in items)):
             organ = " ".join(token.lemma for token in tokens[organs[0].first : organs[0].last])
         of_both = bool(words & {"bilateral", "bilaterally", "both"}) and not is_denied
-        return AskedFor(tuple(dict.fromkeys(names)), side, counts, is_denied, organ, of_both)
+        change: Time | Literal["any", "still", ""] = ""
+        if names and words & _words("still"):
+            change = "" if is_denied else "still"
+        elif names:
+            change = next((one.time for one in said if one.time in _CHANGES), "")
+            change = change or ("any" if words & _words("changing") else "")
+        names = list(dict.fromkeys(names))
+        return AskedFor(tuple(names), side, counts, is_denied, organ, of_both, change)
+
+    def _compared(
+        self, said: str, kept: Sequence[Assertion], asked: AskedFor, outcome: Outcome
+    ) -> Outcome:
+        """Answers a question of a change by the change that an answer tells: "it is unchanged"."""
+        parts = self._parts(said, *_own_part(lexicon.plain_text(said))[0])
+        if not parts:
+            return outcome
+        opened = {*(_bare(parts[0]) or self._opening(parts[0]))} & {"yes", "no"}
+        if not any(one.finding in asked.findings for one in kept):
+            left_out = _words("stand_for") | _words("bare") | _MARKS
+            words = [t.lemma for t in parts[0].tokens if t.lemma not in left_out]
+            kept = self._reports.read(f"the {asked.findings[0]} {' '.join(words)}")
+        about = self._about(kept, asked)
+        told = {one.time for one in about} - {"current"}
+        if len(told) != 1 or (outcome == "undecided" and not opened):
+            return outcome
+        if any(one.status == "uncertain" for one in about):
+            return "undecided"
+        (time,) = told
+        agrees = time == asked.change or (asked.change, time) == ("better", "resolved")
+        agrees |= asked.change == "any" and time != "unchanged"
+        agrees |= asked.change == "still" and time != "resolved"
+        compared: Outcome = "yes" if agrees else "no"
+        return compared if opened <= {compared} else outcome
 
     def _parts(self, said: str, start: int, end: int) -> list[_Part]:
         """The sentences of a part of an answer that answer something."""
