@@ -40,6 +40,8 @@ if "xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", "")
     os.environ["XLA_FLAGS"] = (
         os.environ.get("XLA_FLAGS", "")
         + " --xla_force_host_platform_device_count=8"
+        # The elder emitters of loops compile twice as fast, into slower programs.
+        + " --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
         # Eight devices on two busy cores: XLA would abort where one of them is 40 s late.
         + " --xla_cpu_collective_call_terminate_timeout_seconds=900"
     ).strip()

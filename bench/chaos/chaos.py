@@ -147,7 +147,7 @@ class Chaos:
             **os.environ,
             "PYTHONPATH": str(ROOT),
             "JAX_PLATFORMS": "cpu",
-            "XLA_FLAGS": "--xla_backend_optimization_level=0",
+            "XLA_FLAGS": "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false",
             "JAX_COMPILATION_CACHE_DIR": "" if compiling else compiled,
             "SLOW": "none",  # batches take 0.3 s
             **variables,

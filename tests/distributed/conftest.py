@@ -73,7 +73,7 @@ def start_small():
         command = [sys.executable, str(_SMALL_RUN), entry_point, *map(str, arguments)]
         # Such runs compile for longer than they compute.
         flags = f"--xla_force_host_platform_device_count={devices}"
-        flags += " --xla_backend_optimization_level=0"
+        flags += " --xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
         if processes > 1:
             local = [str(_ROOT / "launch/local.py"), f"--processes={processes}"]
             local += [f"--devices_per_process={devices}", "--"]
