@@ -230,7 +230,9 @@ class EnglishReader:
             change = "" if is_denied else "still"
         elif names:
             change = next((one.time for one in said if one.time in _CHANGES), "")
-            change = change or ("any" if words & _words("changing") else "")
+            named = {place for item in items for place in item.own}  # "degenerative change"
+            beside = {token.lemma for n, token in enumerate(tokens) if n not in named}
+            change = change or ("any" if beside & _words("changing") else "")
         names = list(dict.fromkeys(names))
         return AskedFor(tuple(names), side, counts, is_denied, organ, of_both, change)
 
