@@ -79,6 +79,7 @@ def test_the_loop_of_the_page_is_eight_commands(tmp_path, monkeypatch, capsys):
         else:
             _run(monkeypatch, words + SHORT.get(words[1], []))
     told = capsys.readouterr().out
+    assert "validation: 1 question about 1 image\n" in told
     assert "1 corrected" in told and "next: python -m cxrjax.train --config=configs/rec" in told
     name = (tmp_path / "corrected_question").read_text()
     before = list(read_records("runs/own/data/records/train.jsonl"))

@@ -233,8 +233,8 @@ class EnglishReader:
             named = {place for item in items for place in item.own}  # "degenerative change"
             beside = {token.lemma for n, token in enumerate(tokens) if n not in named}
             change = change or ("any" if beside & _words("changing") else "")
-        names = list(dict.fromkeys(names))
-        return AskedFor(tuple(names), side, counts, is_denied, organ, of_both, change)
+        findings = tuple(dict.fromkeys(names))
+        return AskedFor(findings, side, counts, is_denied, organ, of_both, change)
 
     def _compared(
         self, said: str, kept: Sequence[Assertion], asked: AskedFor, outcome: Outcome
@@ -248,18 +248,15 @@ class EnglishReader:
             left_out = _words("stand_for") | _words("bare") | _MARKS
             words = [t.lemma for t in parts[0].tokens if t.lemma not in left_out]
             kept = self._reports.read(f"the {asked.findings[0]} {' '.join(words)}")
-        about = self._about(kept, asked)
-        told = {one.time for one in about} - {"current"}
+        told = {one.time for one in self._about(kept, asked)} - {"current"}
         if len(told) != 1 or (outcome == "undecided" and not opened):
             return outcome
-        if any(one.status == "uncertain" for one in about):
-            return "undecided"
         (time,) = told
         agrees = time == asked.change or (asked.change, time) == ("better", "resolved")
         agrees |= asked.change == "any" and time != "unchanged"
         agrees |= asked.change == "still" and time != "resolved"
         compared: Outcome = "yes" if agrees else "no"
-        return compared if opened <= {compared} else outcome
+        return compared if opened <= {compared} else "undecided"  # "yes, it is unchanged"
 
     def _parts(self, said: str, start: int, end: int) -> list[_Part]:
         """The sentences of a part of an answer that answer something."""

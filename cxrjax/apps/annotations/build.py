@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from cxrjax.apps.annotations import checks, splits
-from cxrjax.apps.annotations.annotation import ANY, Annotation, Annotations, Stated
+from cxrjax.apps.annotations.annotation import ANY, Annotation, Annotations, Stated, counted
 from cxrjax.apps.annotations.folder import Folder
 from cxrjax.apps.annotations.formats import ONE_IMAGE_A_FILE, read_annotations
 from cxrjax.apps.annotations.options import BoxesOptions
@@ -399,8 +399,9 @@ class BoxesBuilder(Builder[BoxesOptions]):
 
     def report(self) -> Iterator[str]:
         yield "; ".join(
-            f"{split}: {entry['questions']:,} questions about {entry['images']:,} images"
-            for split, entry in self.splits.items()
+            f"{split}: {counted(of['questions'], 'question')} about "
+            f"{counted(of['images'], 'image')}"
+            for split, of in self.splits.items()
         )
         counts = self.quality.counts()
         odd = [f"{count:,} x {reason}" for reason, count in counts.items() if count]
