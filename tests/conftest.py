@@ -10,19 +10,16 @@ import sys
 from pathlib import Path
 
 import hypothesis
-import jaxtyping
 import pytest
 
-import tests.shape_checks  # noqa: F401 - jaxtyping finds it by name
+import tests.shape_checks
 
 pytest_plugins = ["tests.durations"]
 
 # The parts that compute with arrays. Set up before anything imports them. (Codecs, whose functions
 # are many and small, would take twice the time.)
 _CHECKED = "boxes decoding images input_pipeline metrics models training"
-jaxtyping.install_import_hook(
-    [f"cxrjax.{part}" for part in _CHECKED.split()], "tests.shape_checks.check_shapes"
-)
+tests.shape_checks.install([f"cxrjax.{part}" for part in _CHECKED.split()])
 
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -54,6 +51,16 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # How long an example takes is the machine's.
 hypothesis.settings.register_profile("tests", deadline=None)
 hypothesis.settings.load_profile("tests")
+
+
+# Python would look through a million objects of imports and tests again and again, in an eighth of
+# the time; what a module leaves is collected after it (below).
+gc.set_threshold(50_000, 20, 50)
+
+
+def pytest_collection_finish():
+    """What exists before the first test stays."""
+    gc.freeze()
 
 
 _MUCH = 600  # MB that a process may hold after a module
