@@ -41,6 +41,8 @@ def run(main: Callable[[], object]) -> NoReturn:
     nothing to go on with, 141 where whoever reads its output has left (`| head`). Any other
     exception is a bug of ours and keeps its traceback.
     """
+    # Importing JAX makes half a million objects; Python looks through them 650 times by default.
+    gc.set_threshold(10_000)
     # transformers would say that PyTorch is not there, which nothing here asks it for.
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
     try:
