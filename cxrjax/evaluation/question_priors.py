@@ -59,10 +59,14 @@ class QuestionPriors:
                 self._boxes.add(group, one.image_id, len(one.boxes) > 0)
             for letter, words in _options(one):
                 self._right.add((one.kind, words), one.image_id, letter in one.key)
-        self._places: dict[Hashable, list[BlindQuestion]] = collections.defaultdict(list)
-        for one in known:
-            self._places[named_place(one)].append(one)
-        self._means = functools.lru_cache(maxsize=1 << 12)(self._mean_of)
+        self._numbers, self._sums = _Votes(), dict[Hashable, np.ndarray]()
+        self._came: dict[Hashable, dict[str, int]] = collections.defaultdict(dict)
+        for order, one in enumerate(known):
+            place, number = named_place(one), len(one.boxes)
+            self._came[place, number].setdefault(one.image_id, order)
+            self._numbers.add(place, one.image_id, number)
+            for key in [(place, number), (place, number, one.image_id)]:
+                self._sums[key] = self._sums.get(key, 0) + one.boxes[np.argsort(one.boxes[:, 0])]
         self._reports = _Medoids([one for one in known if is_report(one)])
 
     def answer(self, one: "BlindQuestion") -> str:
@@ -96,15 +100,20 @@ class QuestionPriors:
         return False
 
     def mean_boxes(self, one: "BlindQuestion") -> np.ndarray:
-        """Returns the mean boxes of what the question names, by how many there mostly are."""
-        return self._means(named_place(one), one.image_id)
+        """Returns the mean boxes of what the question names, by how many there mostly are.
 
-    def _mean_of(self, place: str, image: str) -> np.ndarray:
-        others = [other.boxes for other in self._places[place] if other.image_id != image]
-        counted = collections.Counter(map(len, others))
-        most = counted.most_common(1)[0][0] if counted else 0
-        alike = [boxes[np.argsort(boxes[:, 0])] for boxes in others if len(boxes) == most]
-        return np.mean(alike, axis=0) if most else np.zeros((0, 4))
+        Of equally frequent numbers the one that came first.
+        """
+        place = named_place(one)
+
+        def frequency(number: int) -> tuple[int, int]:
+            others = (n for image, n in self._came[place, number].items() if image != one.image_id)
+            return counted[number], -next(others)
+
+        counted = self._numbers.of_others(place, one.image_id)
+        most = max(counted, key=frequency) if counted else 0
+        own = self._sums.get((place, most, one.image_id), 0)
+        return (self._sums[place, most] - own) / counted[most] if most else np.zeros((0, 4))
 
 
 def is_report(one: "BlindQuestion") -> bool:

@@ -8,13 +8,37 @@ import pytest
 
 from cxrjax.errors import UserError
 from cxrjax.evaluation import baselines
-from cxrjax.evaluation.baselines import learn_majority, learn_prior_box, learn_reader
+from cxrjax.evaluation.baselines import (
+    BlindQuestion,
+    learn_majority,
+    learn_prior_box,
+    learn_reader,
+)
+from cxrjax.evaluation.question_priors import QuestionPriors
 from cxrjax.papers.gemex.dialogue import parse_answer
 from cxrjax.papers.vindr_cxr_vqa.annotation import CLASSES
 from cxrjax.radiology_text.mentions import MentionReader
 from cxrjax.records import ReaderBox
 
 # The mean box.
+
+
+def test_the_mean_boxes_of_a_finding_are_those_of_other_images():
+    rng = np.random.default_rng(0)
+    more = {"dataset": "vindr", "kind": "Where", "finding": "Mass", "choices": (), "closed": False}
+    for size in np.repeat(np.arange(1, 9), 20):
+        known = [
+            BlindQuestion(
+                "q", f"i{rng.integers(4)}", boxes=rng.random((rng.integers(4), 4)), **more
+            )
+            for _ in range(size)
+        ]
+        for asked in known:
+            others = [one.boxes for one in known if one.image_id != asked.image_id]
+            most = collections.Counter(map(len, others)).most_common(1)  # the first of equal ones
+            alike = [boxes[boxes[:, 0].argsort()] for boxes in others if len(boxes) == most[0][0]]
+            expected = np.mean(alike, axis=0) if alike else np.zeros((0, 4))
+            np.testing.assert_allclose(QuestionPriors(known).mean_boxes(asked), expected)
 
 
 def test_it_answers_with_the_mean_box_of_the_most_frequent_count(record):
