@@ -21,7 +21,7 @@ from cxrjax.evaluation.systems import stand_in_images, systems, table
 from cxrjax.input_pipeline import prompts, wording
 
 ROOT = Path(__file__).parents[1]
-# Seconds of a processor that --help may take, and what takes two fifths of it.
+# Seconds of a processor that --help may take, and what takes two fifths of them.
 _HELP_SECONDS = 0.5
 _LIBRARIES = "import tyro, pydantic.dataclasses, pydantic.json_schema"
 
@@ -66,20 +66,19 @@ def test_flags_choose_among_all_names():
 
 @pytest.mark.parametrize("name", sorted(commands()))
 def test_help_is_quick(name):
-    spent, told = _timed("-m", "cxrjax", name, "--help")
+    words = ("-m", "cxrjax", name, "--help")
+    told = _timed(*words)[1]  # may have to compile sources
     assert told.returncode == 0 and told.stdout.startswith("usage: ")
-    # Beside other work a processor takes longer for all.
-    assert spent < _HELP_SECONDS or spent < 3 * _timed("-c", _LIBRARIES)[0]
+    # Processors take twice as long for a while, for the libraries too: 0.2 s at their quickest.
+    pairs = ((_timed(*words)[0], _timed("-c", _LIBRARIES)[0]) for _ in range(5))
+    assert any(spent < max(_HELP_SECONDS, 2.5 * libraries) for spent, libraries in pairs)
 
 
 def _timed(*arguments):
-    """The lesser of two processor times that Python takes, and how the second run ended."""
-    spent = []
-    for _ in range(2):  # the first may have to compile sources
-        before = os.times()
-        ended = _run([sys.executable, *arguments], cwd=ROOT)
-        spent.append(sum(os.times()[2:4]) - sum(before[2:4]))
-    return min(spent), ended
+    """The processor time that Python takes, in seconds, and how it ended."""
+    before = os.times()
+    ended = _run([sys.executable, *arguments], cwd=ROOT)
+    return sum(os.times()[2:4]) - sum(before[2:4]), ended
 
 
 @pytest.fixture(scope="module")

@@ -63,10 +63,11 @@ class QuestionPriors:
         self._came: dict[Hashable, dict[str, int]] = collections.defaultdict(dict)
         for order, one in enumerate(known):
             place, number = named_place(one), len(one.boxes)
+            in_order = one.boxes[np.argsort(one.boxes[:, 0])]
             self._came[place, number].setdefault(one.image_id, order)
             self._numbers.add(place, one.image_id, number)
             for key in [(place, number), (place, number, one.image_id)]:
-                self._sums[key] = self._sums.get(key, 0) + one.boxes[np.argsort(one.boxes[:, 0])]
+                self._sums[key] = self._sums.get(key, 0) + in_order
         self._reports = _Medoids([one for one in known if is_report(one)])
 
     def answer(self, one: "BlindQuestion") -> str:
