@@ -569,7 +569,6 @@ def work(tmp_path_factory):
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("optimised")  # the last digits of golden.json are of such programs
 @pytest.mark.parametrize(
     "name", [pytest.param(n, marks=pytest.mark.heavy) if n in HEAVY else n for n in CASES]
 )

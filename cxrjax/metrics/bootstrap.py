@@ -193,7 +193,8 @@ class LazyColumns(Mapping[str, Float[np.ndarray, " rows"]]):
     def __init__(
         self, names: Iterable[str], make: Callable[[str], Float[np.ndarray, " rows"]]
     ) -> None:
-        self._names, self._make = dict.fromkeys(names), make
+        self._names = names if isinstance(names, dict) else dict.fromkeys(names)
+        self._make = make
 
     def __getitem__(self, name: str) -> Float[np.ndarray, " rows"]:
         if name not in self._names:
@@ -213,7 +214,7 @@ class Resampled:
 
     settings: Bootstrap
     clusters: int
-    names: tuple[str, ...]
+    names: dict[str, None]
     blocks: Mapping[tuple[str, str] | None, ClusterSums]
 
     def block(self, within: tuple[str, str] | None = None) -> ClusterSums:
@@ -226,14 +227,16 @@ class Resampled:
             raise ValueError(f"no unit has the {within[0]} {within[1]!r}" if within else "no units")
         return self.blocks[within]
 
-    def sums(self, within: tuple[str, str] | None = None) -> dict[str, Float[np.ndarray, "sums"]]:
+    def sums(self, within: tuple[str, str] | None = None) -> LazyColumns:
         """Name -> first the observed sum, then one per resample."""
         block = self.block(within)
-        nothing = np.zeros(len(block.sums))
-        return {
-            name: block.sums[:, block.columns[name]] if name in block.columns else nothing
-            for name in self.names
-        }
+
+        def of(name: str) -> Float[np.ndarray, " sums"]:
+            if (column := block.columns.get(name)) is None:
+                return np.zeros(len(block.sums))
+            return block.sums[:, column]
+
+        return LazyColumns(self.names, of)
 
     def n(self, figure: Figure | Drawn) -> int:
         """Returns the number that the figure is taken over."""
@@ -253,8 +256,8 @@ class Resampled:
         """The figure without an interval."""
         if isinstance(figure, Estimate):
             return Estimate(figure.value, None, None, figure.n)
-        sums = {name: column[:1] for name, column in self.sums(figure.within).items()}
-        value = float(figure.formula(sums)[0])
+        sums = self.sums(figure.within)
+        value = float(figure.formula(LazyColumns(self.names, lambda name: sums[name][:1]))[0])
         return Estimate(value if np.isfinite(value) else None, None, None, self.n(figure))
 
     def left_out(self, figure: Figure | Drawn) -> Float[np.ndarray, " clusters"]:
@@ -378,7 +381,7 @@ def resample(
         blocks |= _blocks(columns, groups, rows)
     draws = settings.resamples if count > 1 else 0
     _draw(list(blocks.values()), count, draws, settings.seed)
-    return Resampled(settings, count, tuple(columns), blocks)
+    return Resampled(settings, count, dict.fromkeys(columns), blocks)
 
 
 def number_clusters(clusters: Sequence[Hashable]) -> tuple[Int[np.ndarray, " units"], int]:

@@ -182,7 +182,7 @@ def _same(a, b):
     )
 
 
-@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_the_same_bits_with_workers_on_hosts_and_after_a_resume(make_loader, workers):
     expected = assert_order_holds(make_loader, steps=8, workers=workers)
     assert not _same(expected, take(make_loader(seed=1), 8))

@@ -177,7 +177,7 @@ def make_loader(records_file, tokenizer, config):
     return make
 
 
-@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_loaders_ask_the_same_with_workers_and_after_a_resume(make_loader, workers):
     wording = WordingVariation(0.8, 0.3)
 

@@ -225,6 +225,7 @@ def _batch(seed: int) -> Batch:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("optimised")  # it computes for longer than it compiles
 def test_corners_stay_in_order_and_greedy_is_near_the_median():
     graphdef, state = nnx.split(_model())
     optimizer = optax.chain(
