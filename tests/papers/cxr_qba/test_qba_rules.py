@@ -49,6 +49,12 @@ def test_interpretations_are_children(rules, sentence, tree):
     assert list(map(below, rules.read_sentence(sentence))) == tree
 
 
+@cases("findings, expected")
+def test_what_two_sentences_say_is_told_once_and_where_it_is(rules, findings, expected):
+    found = rules.extract(ReportSections({"findings": findings})).observations
+    assert [one.summary_sentence for one in found] == expected
+
+
 def test_sections_are_merged_and_silent_sentences_told(rules):
     told = {"findings": "Small left effusion.", "impression": "Effusion. Effusion."}
     (fluid,) = rules.extract(ReportSections(told)).observations

@@ -61,7 +61,10 @@ class _Generator(wording.QuestionMaker):
         super().__init__(graph, seed)
         self.counts = counts
         self.reported = [o for o in self.nodes if o.from_report]
-        self.said = [o for o in self.top if o.from_report]
+        every = [o for o in self.top if o.from_report]
+        # How the image was made is no finding of the chest.
+        self.technique = [o for o in every if _is_technique(o)]
+        self.said = [o for o in every if not _is_technique(o)]
         self.assumed = [o for o in self.top if not o.from_report]
         self.abnormalities = [o for o in self.said if _of(o, "abnormality", "acquisition")]
         self.devices = [o for o in self.said if _of(o, "device")]
@@ -122,7 +125,8 @@ class _Generator(wording.QuestionMaker):
 
     def images_quality(self) -> Questions:
         """Asks about acquisition and artifacts."""
-        acquired = [o for o in self.said if _of(o, "acquisition") and o.positive]
+        acquired = [o for o in self.said if _of(o, "acquisition")] + self.technique
+        acquired = [o for o in acquired if o.positive]
         if acquired:
             yield self.question("B14_describe_acquisition", self.say(acquired))
         artifacts = [o for o in self.said if _of(o, "artifact")]
@@ -333,6 +337,10 @@ def _grammar(name: str, **about: str) -> dict[str, str]:
 
 def _of(observation: Node, *categories: str) -> bool:
     return any(category in categories for category in observation.obs_categories)
+
+
+def _is_technique(observation: Node) -> bool:
+    return _of(observation, "acquisition") and "imaging" in observation.obs_subcategories
 
 
 def _entities(observation: Node) -> set[str]:

@@ -90,6 +90,8 @@ _WORDS = read_packaged(str(__package__), "reference/rule_extractor.toml")
 _CHANGES: Mapping[Time, str] = _WORDS["changes"]
 # Where the words behind "from the" are none of a landmark.
 _NO_LANDMARK = ("the", "a", "an", "left", "right")
+# Findings of lungs alone, and what projects over lungs.
+_LUNGS_ALONE, _BEFORE_LUNGS = _WORDS["lungs_alone"], _WORDS["before_lungs"]
 _SIDES = {"left": "left", "right": "right", "bilateral": "both", None: ""}
 
 
@@ -210,11 +212,21 @@ class RuleExtractor:
     ) -> list[str]:
         """Returns the regions of a statement; `sign` is what it was taken from."""
         regions = one.regions
-        if not one.organ and (alone := self._own_place(one, sign)):
-            regions = self._usual(findings, alone)
-        elif not one.organ and not regions:
-            regions = self._usual(findings, _SIDES[one.side])
+        if not one.organ:
+            if alone := self._own_place(one, sign):
+                regions = self._usual(findings, alone)
+            elif one.finding in _LUNGS_ALONE:
+                regions = tuple(name for name in regions if not self._lies_before_lungs(name))
+            regions = regions or self._usual(findings, self._side(one))
         return self.definitions.resolve_regions(regions, "")[0]
+
+    def _side(self, one: Assertion) -> str:
+        sides = {self.definitions.regions[name].side for name in one.regions} - {""}
+        return "both" if len(sides) > 1 else next(iter(sides), _SIDES[one.side])
+
+    def _lies_before_lungs(self, region: str) -> bool:
+        """Returns true for bones and the like, over which what is in lungs projects."""
+        return not {region, *self.definitions.region_ancestors(region)}.isdisjoint(_BEFORE_LUNGS)
 
     def _own_place(self, one: Assertion, parent: Assertion | None) -> str:
         """Returns the side where a finding's place is that of another organ's sign, else "".
@@ -223,9 +235,7 @@ class RuleExtractor:
         opacity beside an effusion is in the lung.
         """
         known = self.definitions
-        finding = known.findings[one.finding]
-        sides = {known.regions[name].side for name in one.regions} - {""}
-        side = "both" if len(sides) > 1 else next(iter(sides), _SIDES[one.side])
+        finding, side = known.findings[one.finding], self._side(one)
         if parent is not None and parent.regions == one.regions:
             other = known.findings[parent.finding].subcategory != finding.subcategory
             return side if other else ""
@@ -258,7 +268,8 @@ def merge_similar(observations: Sequence[Observation]) -> list[Observation]:
     """Returns observations with what findings and impression both say stated once.
 
     Two are similar where entity and polarity agree and their regions are the same, or one of them
-    names none. The more specific one stays, with the sentences, modifiers and children of both.
+    names none, or, of what is there, those of one are parts of the other's. The more specific one
+    stays, with the sentences, modifiers and children of both.
     """
     kept: list[Observation] = []
     for observation in observations:
@@ -274,12 +285,35 @@ def merge_similar(observations: Sequence[Observation]) -> list[Observation]:
 def _similar(first: Observation, second: Observation) -> bool:
     if (first.entity, first.positive) != (second.entity, second.positive):
         return False
-    return not first.regions or not second.regions or set(first.regions) == set(second.regions)
+    sizes = [one.summary_sentence.partition(", measuring")[2] for one in (first, second)]
+    if all(sizes) and sizes[0] != sizes[1]:
+        return False  # two of a kind
+    if not first.regions or not second.regions or {*first.regions} == {*second.regions}:
+        return True
+    apart = not {*first.sentence_ids} & {*second.sentence_ids}
+    return first.positive and apart and (_lies_in(first, second) or _lies_in(second, first))
+
+
+def _lies_in(inner: Observation, outer: Observation) -> bool:
+    """Returns whether an observation's regions are parts of the other's, on as many sides."""
+    known = load_definitions()
+
+    def sides(one: Observation) -> set[str]:
+        return {
+            s for name in one.regions for s in known.sides.get(name) or {known.regions[name].side}
+        }
+
+    inside = all({*known.region_ancestors(name)} & {*outer.regions} for name in inner.regions)
+    return inside and {*inner.regions} != {*outer.regions} and sides(inner) == sides(outer)
 
 
 def _merged(first: Observation, second: Observation) -> Observation:
     specific, other = first, second
-    if (len(second.regions), len(second.modifiers)) > (len(first.regions), len(first.modifiers)):
+    if _lies_in(second, first) or (
+        not _lies_in(first, second)
+        and (len(second.regions), len(second.modifiers))
+        > (len(first.regions), len(first.modifiers))
+    ):
         specific, other = second, first
     named = {child.entity for child in specific.children}
     return dataclasses.replace(
