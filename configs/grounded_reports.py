@@ -16,9 +16,9 @@ data/real_base, on simulated lesions in the radiographs that ship:
         --workdir=runs/grounded_demo/train
 
 Two CPU cores: 5 minutes of building, some 9 of training (0.45 s of processor time a step), 1.4 GB.
-Measured: grounded F1 (IoU > 0.5, right finding and side) 0.696 (0.661 to 0.729) on 422 images of
+Measured: grounded F1 (IoU > 0.5, right finding and side) 0.697 (0.661 to 0.730) on 422 images of
 212 held-out patients; the best baseline (the references' frequent sentences with median boxes) has
-0.116, the report of the nearest training image 0.086 (docs/recipes/grounded_reports.md).
+0.116, the report of the nearest training image 0.092 (docs/recipes/grounded_reports.md).
 
 `:longitudinal` continues from there with an earlier image and its report: 15 to 25 minutes, 1.6 GB.
 It does not learn to compare: grounded F1 0.378, and 0.194 of the changes called by the right word,
