@@ -11,7 +11,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from clu.metric_writers.tf.summary_writer import SummaryWriter
 from PIL import Image
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
@@ -225,6 +224,8 @@ def _pixels(value):
 
 
 def test_events_are_those_of_clu_and_need_no_tensorflow(tmp_path):
+    from clu.metric_writers.tf.summary_writer import SummaryWriter  # TensorFlow: three seconds
+
     clu, ours = tmp_path / "clu", tmp_path / "ours"
     theirs = _written(SummaryWriter(str(clu)), clu)
     assert _written(EventWriter(str(ours)), ours) == theirs
