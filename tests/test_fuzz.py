@@ -26,7 +26,7 @@ def fuzz(*words, **variables):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("flag", ["--replay", "--seconds=10"])
+@pytest.mark.parametrize("flag", ["--replay", "--seconds=20"])
 def test_the_corpus_and_some_seconds_of_attacks_find_nothing(flag):
     found = fuzz(flag)
     assert found.returncode == 0, found.stdout[-6_000:] + found.stderr[-2_000:]
@@ -38,7 +38,7 @@ PLANTED = data(__file__)["planted"]
 @pytest.mark.slow
 def test_planted_faults_are_found():
     found = fuzz(
-        "--seconds=10", "--slice_seconds=0.3", "--target=planted", CXRJAX_FUZZ_PLANTED="1"
+        "--seconds=15", "--slice_seconds=0.3", "--target=planted", CXRJAX_FUZZ_PLANTED="1"
     ).stdout
     for name, fault in PLANTED.items():
         assert f"## planted_{name} case" in found and fault in found, f"{name}\n{found}"

@@ -193,6 +193,7 @@ class LazyColumns(Mapping[str, Float[np.ndarray, " rows"]]):
     def __init__(
         self, names: Iterable[str], make: Callable[[str], Float[np.ndarray, " rows"]]
     ) -> None:
+        # A dictionary is shared: thousands of names, asked for thousands of times.
         self._names = names if isinstance(names, dict) else dict.fromkeys(names)
         self._make = make
 

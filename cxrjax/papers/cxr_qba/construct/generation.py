@@ -55,16 +55,14 @@ def generate_questions(
 
 
 class _Generator(wording.QuestionMaker):
-    """Attributes: `said`, top-level observations of the report; `assumed`, the default ones."""
+    """Attributes: `said`, top-level findings of the report; `assumed`, the default ones."""
 
     def __init__(self, graph: native.StudySceneGraph, counts: MentionCounts, seed: int) -> None:
         super().__init__(graph, seed)
         self.counts = counts
         self.reported = [o for o in self.nodes if o.from_report]
-        every = [o for o in self.top if o.from_report]
         # How the image was made is no finding of the chest.
-        self.technique = [o for o in every if _is_technique(o)]
-        self.said = [o for o in every if not _is_technique(o)]
+        self.said = [o for o in self.top if o.from_report and not _is_technique(o)]
         self.assumed = [o for o in self.top if not o.from_report]
         self.abnormalities = [o for o in self.said if _of(o, "abnormality", "acquisition")]
         self.devices = [o for o in self.said if _of(o, "device")]
@@ -125,8 +123,7 @@ class _Generator(wording.QuestionMaker):
 
     def images_quality(self) -> Questions:
         """Asks about acquisition and artifacts."""
-        acquired = [o for o in self.said if _of(o, "acquisition")] + self.technique
-        acquired = [o for o in acquired if o.positive]
+        acquired = [o for o in self.top if o.from_report and o.positive and _of(o, "acquisition")]
         if acquired:
             yield self.question("B14_describe_acquisition", self.say(acquired))
         artifacts = [o for o in self.said if _of(o, "artifact")]

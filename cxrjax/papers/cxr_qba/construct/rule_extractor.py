@@ -269,7 +269,7 @@ def merge_similar(observations: Sequence[Observation]) -> list[Observation]:
 
     Two are similar where entity and polarity agree and their regions are the same, or one of them
     names none, or, of what is there, those of one are parts of the other's. The more specific one
-    stays, with the sentences, modifiers and children of both.
+    stays, with the sentences, changes and children of both.
     """
     kept: list[Observation] = []
     for observation in observations:
@@ -285,17 +285,28 @@ def merge_similar(observations: Sequence[Observation]) -> list[Observation]:
 def _similar(first: Observation, second: Observation) -> bool:
     if (first.entity, first.positive) != (second.entity, second.positive):
         return False
-    sizes = [one.summary_sentence.partition(", measuring")[2] for one in (first, second)]
-    if all(sizes) and sizes[0] != sizes[1]:
-        return False  # two of a kind
+    lengths = sorted(map(_longest, (first, second)))
+    if 0 < lengths[0] < 0.8 * lengths[1]:
+        return False  # two of a kind, and not one that was rounded
     if not first.regions or not second.regions or {*first.regions} == {*second.regions}:
         return True
-    apart = not {*first.sentence_ids} & {*second.sentence_ids}
-    return first.positive and apart and (_lies_in(first, second) or _lies_in(second, first))
+    return first.positive and (_tells_where(first, second) or _tells_where(second, first))
 
 
-def _lies_in(inner: Observation, outer: Observation) -> bool:
-    """Returns whether an observation's regions are parts of the other's, on as many sides."""
+def _longest(one: Observation) -> float:
+    """Returns the longest of the lengths that are told, in millimetres; 0 where none is."""
+    told = one.summary_sentence.partition(", measuring ")[2].split(" and ")
+    lengths = [
+        float(number) * (10 if "c" in size else 1)
+        for size in told
+        for number in _RE["number"].findall(size)
+    ]
+    return max(lengths, default=0.0)
+
+
+def _tells_where(inner: Observation, outer: Observation) -> bool:
+    """Returns whether one tells more closely where the other is: in parts of its regions, on as
+    many sides, and as surely."""
     known = load_definitions()
 
     def sides(one: Observation) -> set[str]:
@@ -303,17 +314,15 @@ def _lies_in(inner: Observation, outer: Observation) -> bool:
             s for name in one.regions for s in known.sides.get(name) or {known.regions[name].side}
         }
 
-    inside = all({*known.region_ancestors(name)} & {*outer.regions} for name in inner.regions)
-    return inside and {*inner.regions} != {*outer.regions} and sides(inner) == sides(outer)
+    parts = all({*known.region_ancestors(name)} & {*outer.regions} for name in inner.regions)
+    sure = phrases.CERTAINTIES.index(inner.certainty) <= phrases.CERTAINTIES.index(outer.certainty)
+    return parts and sure and {*inner.regions} != {*outer.regions} and sides(inner) == sides(outer)
 
 
 def _merged(first: Observation, second: Observation) -> Observation:
     specific, other = first, second
-    if _lies_in(second, first) or (
-        not _lies_in(first, second)
-        and (len(second.regions), len(second.modifiers))
-        > (len(first.regions), len(first.modifiers))
-    ):
+    more = (len(second.regions), len(second.modifiers)) > (len(first.regions), len(first.modifiers))
+    if _tells_where(second, first) or (more and not _tells_where(first, second)):
         specific, other = second, first
     named = {child.entity for child in specific.children}
     return dataclasses.replace(
