@@ -29,10 +29,11 @@ ANY = "*"  # stands for a class that is not known
 # Entries rejected for these reasons show something on their image all the same.
 _STILL_THERE = (
     *("bad_box", "box_outside_image", "wrong_frame", "missing_box", "unknown_class"),
-    *("malformed_row", "bad_encoding", "invalid_record", "not_a_mask", "mask_size"),
+    *("malformed_row", "bad_encoding", "invalid_record", "not_a_mask", "mask_size", "withdrawn"),
 )
-_NORMAL, _NEGATED, _MODEL, _DENIED = (
-    re.compile(WORDS["patterns"][key]) for key in ("normal", "negated", "model", "denied")
+_NORMAL, _NEGATED, _MODEL, _DENIED, _WITHDRAWN = (
+    re.compile(WORDS["patterns"][key])
+    for key in ("normal", "negated", "model", "denied", "withdrawn")
 )
 
 
@@ -269,18 +270,29 @@ def by_model(source: str) -> bool:
 
 
 def is_denied(*objects: Any) -> bool:
-    """Returns whether a field such as "present": 0 denies the class beside it."""
+    """Returns whether a field such as "present": 0 denies the class beside it.
+
+    Raises:
+        Unusable: one such as "deleted": 1 or "valid": 0 withdraws it.
+    """
     fields = (pair for one in objects if isinstance(one, dict) for pair in one.items())
-    return any(
-        may_deny(key) and _DENIED.fullmatch(f"{plain(key)}={str(value)[:99].lower()}")
-        for key, value in fields
-    )
+    stated = [f"{plain(key)}={str(value)[:99].lower()}" for key, value in fields if may_deny(key)]
+    if found := next(filter(_WITHDRAWN.fullmatch, stated), ""):
+        raise Unusable("withdrawn", f"the source says {shown(found)}")
+    return any(map(_DENIED.fullmatch, stated))
 
 
 @functools.lru_cache(4_096)
 def may_deny(key: str) -> bool:
-    """Returns whether a field of this name may deny the class beside it."""
-    return bool(_DENIED.fullmatch(f"{plain(key)}=absent"))
+    """Returns whether a field of this name may deny or withdraw the class beside it."""
+    tried = (f"{plain(key)}={value}" for value in ("absent", "0", "1", "rejected"))
+    return any(_DENIED.fullmatch(one) or _WITHDRAWN.fullmatch(one) for one in tried)
+
+
+def word_for_valid(values: Iterable[Any]) -> str:
+    """Returns what "is_valid" means: usable where most are, else (fastai) of the validation set."""
+    on = [str(value).lower() in ("1", "1.0", "true", "yes", "y") for value in values]
+    return "valid" if 2 * sum(on) > len(on) or len(on) < 2 else "is_validation"
 
 
 def usable_image(name: str) -> str:
@@ -327,6 +339,22 @@ def class_of(attributes: Any) -> str:
     if len(names) > 1:
         raise Unusable("unknown_class", f"{len(names)} classes of one box: {shown_value(names)}")
     return str(names[0]) if names and isinstance(names[0], str | int) else ""
+
+
+def described(attributes: dict[str, Any], table: Any) -> dict[str, Any]:
+    """VIA's attributes, by its table with names and the descriptions of options by number."""
+    found = {}
+    for key, value in attributes.items():
+        known = table.get(key) if isinstance(table, dict) else None
+        options = known.get("options") if isinstance(known, dict) else None
+        texts = options if isinstance(options, dict) else {}
+        names = {str(n): text for n, text in texts.items() if str(n).isdigit() and text}
+        if isinstance(value, dict):
+            value = {str(names.get(one, one)): on for one, on in value.items()}
+        elif names:
+            value = ", ".join(str(names.get(one, one)) for one in str(value).split(","))
+        found[str(known.get("aname", key)) if isinstance(known, dict) else key] = value
+    return found
 
 
 def numbers_of(values: Sequence[Any], count: int | None = None) -> tuple[float, ...]:

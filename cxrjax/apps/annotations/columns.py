@@ -1,6 +1,7 @@
 """Columns of a table by role: found by their names, or by their content where there are none."""
 
 import contextlib
+import functools
 import re
 from typing import NamedTuple
 
@@ -38,7 +39,8 @@ class Columns(NamedTuple):
     Attributes:
         box: four columns, or one that has boxes.
         order: of the numbers of a box in one cell.
-        flags: columns that state splits, such as "is_test", or deny classes, such as "present".
+        flags: columns that state splits, such as "is_test", or deny or withdraw classes, such as
+            "present" and "deleted", with the name that states it.
         kind: of the one column: "outline", "runs", "via3" or "coded" (a number for the kind of a
             shape before it); "" of boxes.
     """
@@ -50,7 +52,7 @@ class Columns(NamedTuple):
     guessed: bool = False
     order: tuple[int, ...] = (0, 1, 2, 3)
     kind: str = ""
-    flags: tuple[int, ...] = ()
+    flags: tuple[tuple[int, str], ...] = ()
 
 
 def columns_of(rows: Rows, folder: Folder, said: an.Stated) -> Columns:
@@ -95,7 +97,9 @@ def columns_of(rows: Rows, folder: Folder, said: an.Stated) -> Columns:
     return where._replace(roles=found, label=label, flags=_find_flags(rows, found, taken))
 
 
-def _find_flags(rows: Rows, found: dict[str, int], used: set[int | None]) -> tuple[int, ...]:
+def _find_flags(
+    rows: Rows, found: dict[str, int], used: set[int | None]
+) -> tuple[tuple[int, str], ...]:
     """Returns columns of flags, and adds that of splits: a named one, else one of splits alone."""
     cells = [
         {of[place] for _, of in rows.rows[:SAMPLE] if place < len(of)} - {*_NO_SPLIT}
@@ -110,11 +114,19 @@ def _find_flags(rows: Rows, found: dict[str, int], used: set[int | None]) -> tup
         if place is not None:
             found["split"] = place
     return tuple(
-        place
-        for place, name in enumerate(rows.header)
+        (place, name)
+        for place, name in enumerate(map(functools.partial(_flag, rows), range(len(cells))))
         if place not in used
         and (an.may_deny(name) or any(flagged_split({name: cell}) for cell in cells[place]))
     )
+
+
+def _flag(rows: Rows, place: int) -> str:
+    """The name of a column, which says what it means where its own has two meanings."""
+    name = rows.header[place]
+    if plain(name) != "isvalid":
+        return name
+    return an.word_for_valid(of[place] for _, of in rows.rows if place < len(of))
 
 
 def _named(rows: Rows, name: str) -> int:
@@ -228,7 +240,8 @@ def told_of(rows: Rows, columns: Columns) -> str:
     parts["box is"] = names(*columns.box)
     kinds = ("patient", "reader", "confidence", "split", _UNNAMED)
     parts |= {f"{role} is": names(roles[role]) for role in kinds if role in roles}
-    parts |= {"flags are": names(*columns.flags)} if columns.flags else {}
+    if columns.flags:
+        parts["flags are"] = ", ".join(name for _, name in columns.flags)
     if {"image_height", "image_width"} <= roles.keys():
         parts["size of images is"] = names(roles["image_width"], roles["image_height"])
     sign = SEPARATORS.get(rows.separator, f"'{rows.separator}'")

@@ -6,6 +6,7 @@ marked. Cells may hold JSON, lists of boxes, or Kaggle's runs of class, confiden
 
 import contextlib
 import dataclasses
+import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,7 +17,7 @@ from cxrjax.apps.annotations import masks
 from cxrjax.apps.annotations.annotation import Annotation, Rejected, Shape
 from cxrjax.apps.annotations.columns import Columns, columns_of, told_of
 from cxrjax.apps.annotations.folder import Folder, flagged_split, split_of
-from cxrjax.apps.annotations.json_paths import said_of
+from cxrjax.apps.annotations.json_paths import ATTRIBUTES, said_of
 from cxrjax.apps.annotations.keys import shape_of, shape_of_via3, units_in, value_of_cell
 from cxrjax.apps.annotations.tables import NUMBER, SAMPLE, Rows, is_number, table
 from cxrjax.errors import ForeignError, UserError
@@ -34,6 +35,7 @@ class _Mark(NamedTuple):
     label: str
     shape: Shape | None = None
     confidence: float | None = None
+    why: Unusable | None = None
 
 
 def looks_like_boxes(path: Path, folder: Folder) -> bool:
@@ -53,6 +55,11 @@ def read(folder: Folder, path: Path, said: an.Stated, found: an.Annotations) -> 
     if columns.guessed:
         found.doubts.append(
             f"{where}: columns were detected by their content; pass --columns to set them"
+        )
+    if rows.doubt:
+        found.doubts.append(
+            f"{where}: not UTF-8, read as Windows-1252 ({rows.doubt}); save it as UTF-8 if "
+            "letters are wrong"
         )
     for line, why in rows.broken:
         yield Rejected(where, f":{line}", Unusable("malformed_row", why))
@@ -118,7 +125,9 @@ def _read_rows(
             if tuple(cells) in seen:
                 raise Unusable("duplicate_row", "the same row occurred before")
             seen.add(tuple(cells))
-            flags = {rows.header[p]: cells[p] for p in columns.flags if p < len(cells)}
+            flags = {name: cells[p] for p, name in columns.flags if p < len(cells)}
+            attributes = _attributes(row, rows.options)
+            is_denied = an.is_denied(flags, attributes)
             split = split_of(row.get("split", "")) or flagged_split(flags)
             about = dataclasses.replace(about, split=split)
             texts = [cells[place] for place in columns.box]
@@ -131,18 +140,32 @@ def _read_rows(
             else:
                 marks = _shapes(texts, columns, rows.separator != ",", row.get("label", "x"))
                 marked = _marked(row, marks, columns)
-            if an.is_denied(flags):
+            if is_denied:
                 marked = [_Mark("")]
                 found.quality.warnings[an.DENIED] += 1
             beside = _confidences(row, len(marked))
         except Unusable as why:
             yield Rejected(where, about.place, why, about.image, about.label)
             continue
-        for (label, shape, confidence), sure in zip(marked, beside, strict=True):
+        for (label, shape, confidence, fault), sure in zip(marked, beside, strict=True):
+            if fault:
+                yield Rejected(where, about.place, fault, about.image, label or about.label)
+                continue
             if shape is not None and shape.units is None and not shape.exact:
                 shape = shape._replace(units=units)
             sure = sure if confidence is None else confidence
             yield dataclasses.replace(about, label=label, shape=shape, confidence=sure)
+
+
+def _attributes(row: dict[str, str], options: Any) -> Any:
+    """The attributes in the cell of the class, whose options get their names there."""
+    if not row.get("label", "").startswith("{"):
+        return {}
+    found = value_of_cell(row["label"])
+    if options and isinstance(found, dict):
+        found = an.described(found, options)
+        row["label"] = json.dumps(found)
+    return found
 
 
 def _confidences(row: Mapping[str, str], count: int) -> list[float | None]:
@@ -229,15 +252,8 @@ def _shapes(texts: list[str], columns: Columns, has_commas: bool, label: str) ->
         first = value[0] if isinstance(value, list) and value else None
         is_one = isinstance(first, list) and len(first) == 2 and columns.kind == "outline"
         items = value if isinstance(value, list) and not is_one else [value]
-        marks = [
-            _Mark(
-                said_of(one, "label") if "label" not in columns.roles else "",
-                shape_of(_ordered(one, columns.order), columns.form),
-                an.confidence_of(said_of(one, "confidence")),
-            )
-            for one in items
-        ]
-        return [mark for mark in marks if mark.shape is not None]
+        marks = [_object(one, columns) for one in items]
+        return [mark for mark in marks if mark.shape is not None or mark.why]
     found = []
     for part in filter(str.strip, re.split(r"[;|]", text)):
         numbers_in = _NUMBERS.findall(part)
@@ -254,6 +270,18 @@ def _shapes(texts: list[str], columns: Columns, has_commas: bool, label: str) ->
         numbers = an.numbers_of(_ordered(numbers_in, columns.order), 4)
         found.append(_Mark("", Shape(numbers, columns.form, None, exact=False)))
     return found
+
+
+def _object(one: Any, columns: Columns) -> _Mark:
+    """A box of a cell of JSON, with its class where no column has it."""
+    label = said_of(one, "label") if "label" not in columns.roles else ""
+    try:
+        if an.is_denied(one, *(one.get(key) for key in ATTRIBUTES if isinstance(one, dict))):
+            return _Mark("")
+    except Unusable as why:
+        return _Mark(label, why=why)
+    shape = shape_of(_ordered(one, columns.order), columns.form)
+    return _Mark(label, shape, an.confidence_of(said_of(one, "confidence")))
 
 
 def _ordered(numbers: Any, order: tuple[int, ...]) -> Any:

@@ -160,7 +160,9 @@ class _Document:
         return names
 
     def _about(self, one: Any, place: str) -> Annotation:
-        """The name, size, patient, split and reader of an image; Unusable if it has no name."""
+        """Returns what is known of an image; Unusable if it has no name, or is withdrawn."""
+        if isinstance(one, dict):
+            an.is_denied(one, *map(one.get, ATTRIBUTES))
         names = [get(one, path) for path in self.layout.get("image", ())]
         usable = [name for name in names if isinstance(name, str) and name]
         if self.layout["images"] == "" and not self.file.place:
@@ -325,6 +327,7 @@ class _Document:
         """Images in one list, boxes in another. Ids are compared as text: 7 and "7" are one."""
         layout = self.layout
         images: dict[str, Annotation] = {}
+        faults: dict[str, Unusable] = {}
         for place, one in reach(content, layout["images"]):
             key = one.get(layout["id"]) if isinstance(one, dict) else None
             try:
@@ -333,6 +336,7 @@ class _Document:
                     raise Unusable("invalid_record", told)
                 image = self._about(one, place)
             except Unusable as why:
+                faults[str(key)] = why
                 yield Rejected(self.file.file, self._at(place), why)
                 continue
             if str(key) in images:  # boxes could be of either
@@ -344,6 +348,7 @@ class _Document:
             if about is None and isinstance(one, dict):
                 told = f"{shown_value(one.get(layout['join']))} is not among the images"
                 fault = Unusable("dangling_id", f"{layout['join']} {told}")
+                fault = faults.get(str(get(one, layout["join"])), fault)
                 yield Rejected(self.file.file, self._at(place), fault)
             else:
                 yield an.attempt(about or self.file, self._at(place), self._region, one)

@@ -10,7 +10,7 @@ from cxrjax.errors import ForeignError
 from cxrjax.untrusted.names import shown, shown_value
 
 ABSENT: Any = object()
-ATTRIBUTES = ("attributes", "region_attributes", "inference")
+ATTRIBUTES = ("attributes", "region_attributes", "file_attributes", "inference", "flags")
 _KINDS: dict[str, tuple[Any, str]] = {
     "[]": (list, "a list"),
     "{}": (dict, "an object"),

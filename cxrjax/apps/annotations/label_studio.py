@@ -98,6 +98,7 @@ def read(folder: Folder, path: Path, said: an.Stated, found: an.Annotations) -> 
             if isinstance(task, Unusable):
                 raise task
             current, older = _annotations(an.fields(task, f"[{number}]"))
+            an.is_denied(task, task.get("data"), task.get("meta"))
             undone += not current and not task.get("predictions")
             several += bool(older)
             yield from _read_task(task, current, older, base, folder)
@@ -187,6 +188,7 @@ def _read_results(done: Done, base: Annotation, images: "_Images") -> an.Entries
         try:
             name = images.of(one)
             about = dataclasses.replace(base, image=name, image_hw=sizes.get(name))
+            an.is_denied(one, one.get("value"), one.get("meta"))
             labels = [str(label) for label in _labels(one)]
             about = dataclasses.replace(about, label=labels[0])
             for shape in _shapes(one, about.image_hw):

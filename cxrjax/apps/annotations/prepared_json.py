@@ -2,6 +2,7 @@
 
 import contextlib
 import re
+from collections.abc import Iterable
 from typing import Any
 
 from cxrjax.apps.annotations import annotation as an
@@ -19,25 +20,27 @@ _SAMPLE = 20  # images, of which one has a box
 _CHEXPERT = re.compile(r"(patient\d+)_(study\d+)_(view\w+)")
 
 
+def via(content: dict[str, Any]) -> dict[str, Any]:
+    """A project of VIA 2, with the descriptions of options in place of their numbers."""
+    table = get(content, "_via_attributes.region")
+    for image in an.fields(content["_via_img_metadata"], "_via_img_metadata").values():
+        regions = get(image, "regions")
+        listed = regions.values() if isinstance(regions, dict) else regions
+        for one in listed if isinstance(listed, Iterable) else ():
+            if isinstance(of := get(one, "region_attributes"), dict):
+                one["region_attributes"] = an.described(of, table)
+    return content
+
+
 def via3(content: dict[str, Any]) -> dict[str, Any]:
     """A project of VIA 3, whose views, files and options go by numbers, as VIA 2 has it."""
-    options = {
-        str(key): (of.get("aname", ""), of.get("options"))
-        for key, of in an.fields(content.get("attribute", {}), "attribute").items()
-        if isinstance(of, dict)
-    }
     images: dict[str, dict[str, Any]] = {}
     for key in an.fields(content["view"], "view"):
         name = get(content, f"file.{get(content, f'view.{key}.fid_list.0')}.fname")
         images[key] = {"filename": name, "regions": []}
     for one in an.fields(content["metadata"], "metadata").values():
         one = an.fields(one, "an entry of metadata")
-        named = {}
-        for key, value in an.fields(one.get("av", {}), "av").items():
-            name, choices = options.get(key, (key, None))
-            chosen = [str(v) for v in str(value).split(",")]
-            known = choices if isinstance(choices, dict) else {}
-            named[str(name)] = ", ".join(str(known.get(v, v)) for v in chosen)
+        named = an.described(an.fields(one.get("av", {}), "av"), content.get("attribute"))
         region = {"shape_attributes": shape_of_via3(one.get("xy")), "region_attributes": named}
         view = images.setdefault(str(one.get("vid")), {"filename": None, "regions": []})
         view["regions"].append(region)
@@ -120,6 +123,11 @@ def boxes(content: Any) -> dict[str, Any]:
     items = _items(content)
     if len(items) > _MOST_IMAGES:
         raise ForeignError(f"{len(items):,} images, at most {_MOST_IMAGES:,} are read of a file")
+    rows = [one for one in items if isinstance(one, dict)]
+    flags = [(one, key) for one in rows for key in one if an.plain(key) == "isvalid"]
+    word = an.word_for_valid(one[key] for one, key in flags)
+    for one, key in flags:
+        one[word] = one.pop(key)
     return {"images": [_named_image(one) for one in items]}
 
 
@@ -206,6 +214,7 @@ def is_chexlocalize(content: Any) -> bool:
 
 
 PREPARE = {
-    one.__name__: one for one in (via3, sagemaker, chexlocalize, fiftyone, fiftyone_labels, boxes)
+    one.__name__: one
+    for one in (via, via3, sagemaker, chexlocalize, fiftyone, fiftyone_labels, boxes)
 }
 PROBES = {"chexlocalize": is_chexlocalize, "boxes": has_boxes}

@@ -11,11 +11,12 @@ import itertools
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from cxrjax.apps.annotations.folder import IMAGE_ENDINGS, Folder
 from cxrjax.errors import ForeignError, UserError
 from cxrjax.untrusted.foreign_files import MIB, decode_text, read_bytes
+from cxrjax.untrusted.json_text import parse_json
 from cxrjax.untrusted.names import shown
 
 SEPARATORS = {",": "comma", ";": "semicolon", "\t": "tab", "|": "bar"}
@@ -23,18 +24,27 @@ SAMPLE = 50  # rows that tell the separator and the content of columns
 _SAID_SEPARATOR = re.compile(r'"?sep=(.)"?', re.IGNORECASE)
 _MOST_COLUMNS = 4_096
 _MOST_LINES = 50  # of a row
-_VIA3_HEADER = "# CSV_HEADER ="
+_VIA3_HEADER, _VIA3_OPTIONS = "# CSV_HEADER =", "# ATTRIBUTE ="
+_WORD = re.compile(r"\w*[^\W\x00-\x7f]\w*")
+_OTHER_LETTERS = re.compile(rb"[\x80-\xff]{3}")
 NUMBER = re.compile(r"[-+]?(?:\d+(?:[.,]\d*)?|[.,]\d+)(?:[eE][-+]?\d+)?")
 
 
 class Rows(NamedTuple):
-    """A table's cells with the line of each row, and lines that are no rows."""
+    """A table's cells with the line of each row, and lines that are no rows.
+
+    Attributes:
+        doubt: an example of what a guess at the letters gives, "" where they are clear.
+        options: of VIA 3, by attribute.
+    """
 
     header: list[str]
     rows: list[tuple[int, list[str]]]
     broken: list[tuple[int, str]]
     separator: str
     path: Path
+    doubt: str = ""
+    options: Any = None
 
     def fault(self, told: str, role: str = "") -> UserError:
         """An error about the header that lists its columns where a flag can name one."""
@@ -50,10 +60,14 @@ def table(path: Path, folder: Folder, most: int | None = None) -> Rows:
     Raises:
         ForeignError: it is no table.
     """
-    lines = _decode(read_bytes(path)).splitlines()
+    whole, doubt = _decode(read_bytes(path))
+    lines = whole.splitlines()
     start = next((n for n, line in enumerate(lines) if not line.startswith("#")), len(lines))
     header = next((one for one in lines[: min(start, SAMPLE)] if one.startswith(_VIA3_HEADER)), "")
+    options = None
     if header:
+        listed = [one for one in lines[:SAMPLE] if one.startswith(_VIA3_OPTIONS)]
+        options = parse_json(listed[0].removeprefix(_VIA3_OPTIONS)) if listed else None
         start -= 1
         lines[start] = header.removeprefix(_VIA3_HEADER).strip()
     # Excel's own first line states what separates cells.
@@ -85,9 +99,10 @@ def table(path: Path, folder: Folder, most: int | None = None) -> Rows:
     if len(first) > _MOST_COLUMNS:
         raise ForeignError(f"{len(first):,} columns")
     names_image = any(one.lower().endswith(IMAGE_ENDINGS) and folder.has(one) for one in first)
+    found = Rows(first, rows[1:], broken, separator, path, doubt, options)
     if sum(map(is_number, first)) >= 4 or names_image:
-        return Rows([], rows, broken, separator, path)
-    return Rows(first, rows[1:], broken, separator, path)
+        return found._replace(header=[], rows=rows)
+    return found
 
 
 def _end_of_row(lines: Sequence[str], at: int) -> int:
@@ -100,15 +115,27 @@ def _end_of_row(lines: Sequence[str], at: int) -> int:
     return at + 1
 
 
-def _decode(content: bytes) -> str:
+def _decode(content: bytes) -> tuple[str, str]:
+    """The text of a table, and a word of it where it is read as Windows-1252 for want of UTF-8.
+
+    What has letters of UTF-8 too, or many others in a row (of Russian or Chinese), is neither.
+    """
+    doubt = ""
     try:
         marked = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
         text = content.decode("utf-16") if marked else decode_text(content)
     except UnicodeDecodeError:
         raise ForeignError("not UTF-16, as its first bytes suggest; save it as UTF-8") from None
+    except ForeignError:
+        text = content.decode("cp1252", "replace")
+        is_mixed = not content.decode("utf-8", "ignore").isascii()
+        if is_mixed or _OTHER_LETTERS.search(content) or "\ufffd" in text:
+            raise
+        word = _WORD.search(text)
+        doubt = word[0][:30] if word else shown(text[:20])
     if "\0" in text:
         raise ForeignError("zero bytes in it; save the table as UTF-8")
-    return text
+    return text, doubt
 
 
 def _separator(lines: Sequence[str]) -> str:

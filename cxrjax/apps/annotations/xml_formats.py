@@ -34,9 +34,11 @@ def _children(element: Element | None) -> dict[str, Any]:
 
 
 def _object(one: Element) -> dict[str, Any]:
-    """An object of VOC; roLabelImg's `robndbox` is turned by an angle in radians."""
+    """An object of VOC; roLabelImg's `robndbox` is turned in radians, LabelMe's have points."""
     found = _children(one)
     turned = found.get("robndbox")
+    if points := [_children(point) for point in one.iterfind("polygon/pt")]:
+        turned = {"points": points}
     return found | ({"bndbox": turned} if isinstance(turned, dict) else {})
 
 
@@ -67,6 +69,7 @@ def _images(root: Element, folder: Folder) -> Iterator[dict[str, Any]]:
 
 def _region(shape: Element) -> dict[str, Any]:
     found: dict[str, Any] = {**shape.attrib, "kind": shape.tag}
+    found["attributes"] = {one.get("name", ""): one.text for one in shape.iter("attribute")}
     if points := found.pop("points", ""):
         found["points"] = [pair.split(",") for pair in points.split(";") if pair]
     if not {"points", "xtl", "left", "cx"} & found.keys() and shape.tag != "tag":

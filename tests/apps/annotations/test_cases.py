@@ -38,7 +38,7 @@ def written(folder: Path, case: dict) -> Path:
         PIL.Image.fromarray(mask).save(folder / name)
     for name, text in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(text, encoding="utf-8")
+        (folder / name).write_text(text, encoding=case.get("encoding", "utf-8"))
     for old, new in case.get("renamed", {}).items():  # to bytes that need not be UTF-8
         os.rename(folder / old, os.fsencode(folder) + b"/" + new.encode("latin-1"))
     if "zip" not in case:
