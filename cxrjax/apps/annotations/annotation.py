@@ -31,9 +31,9 @@ _STILL_THERE = (
     *("bad_box", "box_outside_image", "wrong_frame", "missing_box", "unknown_class"),
     *("malformed_row", "bad_encoding", "invalid_record", "not_a_mask", "mask_size", "withdrawn"),
 )
-_NORMAL, _NEGATED, _MODEL, _DENIED, _WITHDRAWN = (
+_NORMAL, _NEGATED, _MODEL, _PEOPLE, _DENIED, _WITHDRAWN = (
     re.compile(WORDS["patterns"][key])
-    for key in ("normal", "negated", "model", "denied", "withdrawn")
+    for key in ("normal", "negated", "model", "people", "denied", "withdrawn")
 )
 
 
@@ -264,9 +264,18 @@ def is_normal(label: str) -> bool:
     return bool(_NORMAL.fullmatch(plain(label)) or _NEGATED.search(label.lower().strip()))
 
 
-def by_model(source: str) -> bool:
-    """Returns whether a word for who made a box means a model."""
-    return bool(_MODEL.fullmatch(plain(source)))
+def by_model(source: str, flag: str = "") -> bool:
+    """Returns whether a word for who made a box, or a flag of predictions, means a model."""
+    return bool(_MODEL.fullmatch(plain(source))) or is_on(flag)
+
+
+def by_whom(word: str) -> bool:
+    """Returns whether a word says who made a box: a model or people."""
+    return by_model(word) or bool(_PEOPLE.fullmatch(plain(word)))
+
+
+def is_on(flag: Any) -> bool:
+    return WORDS["flags"]["values"].get(str(flag).lower().removesuffix(".0")) is True
 
 
 def is_denied(*objects: Any) -> bool:
@@ -291,7 +300,7 @@ def may_deny(key: str) -> bool:
 
 def word_for_valid(values: Iterable[Any]) -> str:
     """Returns what "is_valid" means: usable where most are, else (fastai) of the validation set."""
-    on = [str(value).lower() in ("1", "1.0", "true", "yes", "y") for value in values]
+    on = list(map(is_on, values))
     return "valid" if 2 * sum(on) > len(on) or len(on) < 2 else "is_validation"
 
 

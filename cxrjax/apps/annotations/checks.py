@@ -8,7 +8,15 @@ from pathlib import Path, PurePosixPath
 
 import numpy as np
 
-from cxrjax.apps.annotations.annotation import Annotation, Annotations, counted, is_normal, plain
+from cxrjax.apps.annotations.annotation import (
+    Annotation,
+    Annotations,
+    by_model,
+    counted,
+    is_normal,
+    plain,
+)
+from cxrjax.apps.annotations.folder import names_split, split_of
 from cxrjax.boxes import pairwise_iou
 from cxrjax.errors import UserError
 from cxrjax.records import ReaderBox
@@ -50,7 +58,7 @@ def check_predictions(found: Annotations, least: float | None) -> None:
 
     def is_predicted(one: Annotation) -> bool:
         sides = one.shape is not None and one.confidence is not None
-        return one.prediction or (sides and one.file in sure)
+        return one.prediction or by_model(one.reader) or (sides and one.file in sure)
 
     predicted = [one for one in found.boxes if is_predicted(one)]
     # Of boxes that name a model the source is not in doubt, so that the others are reference boxes.
@@ -111,6 +119,8 @@ def drop_normal(found: Annotations, size_of: Size) -> None:
     marked = {one.image for one in found.boxes if not is_normal(one.label)}
     kept, normal = [], collections.Counter[str]()
     for one in found.kept:
+        if one.shape is None and names_split(one.label):  # a tag of the image
+            one = dataclasses.replace(one, label="", split=split_of(one.label))
         if one.label and is_normal(one.label):
             normal[one.label] += 1
             if one.image in marked and one.shape is None:

@@ -6,18 +6,27 @@ import re
 from typing import NamedTuple
 
 from cxrjax.apps.annotations import annotation as an
-from cxrjax.apps.annotations.annotation import plain
+from cxrjax.apps.annotations.annotation import by_whom, plain
 from cxrjax.apps.annotations.coordinates import Form
 from cxrjax.apps.annotations.folder import Folder, flagged_split, names_split, split_of
 from cxrjax.apps.annotations.json_paths import said_of
-from cxrjax.apps.annotations.keys import four_of, value_of_cell
+from cxrjax.apps.annotations.keys import four_of, listed, value_of_cell
 from cxrjax.apps.annotations.tables import SAMPLE, SEPARATORS, Rows, is_number
 from cxrjax.errors import UserError
 from cxrjax.records_io.quality import Unusable
 from cxrjax.untrusted.names import shown
 
 _NAMES: dict[str, list[str]] = an.WORDS["columns"]
-_OPTIONAL = ("label", "image_height", "image_width", "reader", "confidence", "split", "source")
+_OPTIONAL = (
+    "label",
+    "image_height",
+    "image_width",
+    "reader",
+    "confidence",
+    "split",
+    "source",
+    "predicted",
+)
 _CELLS: dict[str, list[str]] = dict(an.WORDS["cells"])
 _MAYBE = _CELLS.pop("maybe")
 _ORDERS: dict[str, str] = an.WORDS["orders"]
@@ -113,6 +122,10 @@ def _find_flags(
             found[_UNNAMED] = found.pop("split")
         if place is not None:
             found["split"] = place
+    free = (place for place in range(len(cells)) if place not in used and cells[place])
+    by = next((p for p in free if all(by_whom(cell) for cell in cells[p])), None)
+    if "source" not in found and by is not None:
+        found["source"] = by
     return tuple(
         (place, name)
         for place, name in enumerate(map(functools.partial(_flag, rows), range(len(cells))))
@@ -176,8 +189,8 @@ def _first_cell(rows: Rows, place: int) -> str:
 def _labelled(rows: Rows, columns: Columns) -> bool:
     """Returns whether boxes in cells have their classes with them."""
     with contextlib.suppress(Unusable):
-        value = value_of_cell(_first_cell(rows, columns.box[0]))
-        return bool(said_of(value[0] if isinstance(value, list) and value else value, "label"))
+        value = listed(value_of_cell(_first_cell(rows, columns.box[0])))
+        return any(bool(said_of(one, "label")) for one in value[:1])
     return False
 
 

@@ -4,11 +4,12 @@ A decimal comma is read where commas do not separate. A row without numbers mean
 marked. Cells may hold JSON, lists of boxes, or Kaggle's runs of class, confidence and corners.
 """
 
+import collections
 import contextlib
 import dataclasses
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,7 +19,7 @@ from cxrjax.apps.annotations.annotation import Annotation, Rejected, Shape
 from cxrjax.apps.annotations.columns import Columns, columns_of, told_of
 from cxrjax.apps.annotations.folder import Folder, flagged_split, split_of
 from cxrjax.apps.annotations.json_paths import ATTRIBUTES, said_of
-from cxrjax.apps.annotations.keys import shape_of, shape_of_via3, units_in, value_of_cell
+from cxrjax.apps.annotations.keys import listed, shape_of, shape_of_via3, units_in, value_of_cell
 from cxrjax.apps.annotations.tables import NUMBER, SAMPLE, Rows, is_number, table
 from cxrjax.errors import ForeignError, UserError
 from cxrjax.files import reading
@@ -26,6 +27,8 @@ from cxrjax.records_io.quality import Unusable
 from cxrjax.untrusted.names import shown
 
 _MOST_CLASSES = 20_000
+_NUMBERED = ("classid", "categoryid", "labelid", "clsid", "classnumber", "classno")
+_PAIR = re.compile(r"([A-Za-z_]\w{0,20})\s{0,3}[:=]\s{0,3}(-?[\d.]+)")
 _NUMBERS = re.compile(NUMBER.pattern.replace("[.,]", r"\."))
 
 
@@ -56,6 +59,7 @@ def read(folder: Folder, path: Path, said: an.Stated, found: an.Annotations) -> 
         found.doubts.append(
             f"{where}: columns were detected by their content; pass --columns to set them"
         )
+    found.doubts += _number_doubts(where, rows, columns)
     if rows.doubt:
         found.doubts.append(
             f"{where}: not UTF-8, read as Windows-1252 ({rows.doubt}); save it as UTF-8 if "
@@ -76,6 +80,20 @@ def read(folder: Folder, path: Path, said: an.Stated, found: an.Annotations) -> 
         if isinstance(one, Annotation) and one.label in names:
             one = dataclasses.replace(one, label=names[one.label])
         yield one
+
+
+def _number_doubts(where: str, rows: Rows, columns: Columns) -> Iterator[str]:
+    """Yields doubts about numbers of classes that have several names in another column."""
+    place, name = columns.roles.get("label", 0), -1
+    for at, header in enumerate(rows.header):
+        name = at if an.plain(header) in _NUMBERED and at != place else name
+    names: dict[str, set[str]] = collections.defaultdict(set)
+    for _, cells in rows.rows if name >= 0 else ():
+        if max(place, name) < len(cells) and cells[place] and cells[name]:
+            names[cells[name]].add(an.plain(cells[place]))
+    if two := next((key for key, of in names.items() if len(of) > 1), ""):
+        listed = ", ".join(map(shown, sorted(names[two])[:3]))
+        yield f"{where}: {shown(rows.header[name])} {shown(two)} has several names: {listed}"
 
 
 def _names_of(labels: set[str], folder: Folder, path: Path, said: an.Stated) -> dict[str, str]:
@@ -114,10 +132,11 @@ def _read_rows(
             reader=row.get("reader", ""),
             image_hw=an.size_of_entry(row.get("image_height"), row.get("image_width")),
             patient=row.get("patient", ""),
-            prediction=an.by_model(row.get("source", "")),
+            prediction=an.by_model(row.get("source", ""), row.get("predicted", "")),
         )
         try:
-            if len(cells) <= max(columns.box) or not about.image:
+            too_many = rows.header and any(cells[len(rows.header) :])
+            if too_many or len(cells) <= max(columns.box) or not about.image:
                 told = f"{len(cells)} cells, expected an image and a box as in the header"
                 raise Unusable("malformed_row", told)
             if "\ufffd" in "".join(cells):
@@ -251,11 +270,14 @@ def _shapes(texts: list[str], columns: Columns, has_commas: bool, label: str) ->
         # An outline is a list of points, several are a list of these or of numbers in a row.
         first = value[0] if isinstance(value, list) and value else None
         is_one = isinstance(first, list) and len(first) == 2 and columns.kind == "outline"
-        items = value if isinstance(value, list) and not is_one else [value]
+        items = [value] if is_one else listed(value)
         marks = [_object(one, columns) for one in items]
         return [mark for mark in marks if mark.shape is not None or mark.why]
+    if len(pairs := _PAIR.findall(text)) > 3:
+        fours = (dict(pairs[at : at + 4]) for at in range(0, len(pairs), 4))
+        return [_Mark("", shape_of(four, columns.form)) for four in fours]
     found = []
-    for part in filter(str.strip, re.split(r"[;|]", text)):
+    for part in filter(str.strip, re.split(r"[;|\n]", text)):
         numbers_in = _NUMBERS.findall(part)
         if columns.kind == "coded" and len(numbers_in) % 2:
             numbers_in = numbers_in[1:]

@@ -271,7 +271,7 @@ def _mask_folders(folders: Iterable[Path], root: Path) -> set[Path]:
 
 def split_of(text: str) -> str:
     """The split that a name states, such as "train2017" or "images/val/a.png"; "" if none."""
-    found = _SPLIT_WORD.findall(text.lower()[-1000:])
+    found = _SPLIT_WORD.findall(re.sub("train[_-]val", "trainval", text.lower()[-1000:]))
     return str(_SPLITS[found[-1]]) if found else ""
 
 

@@ -282,10 +282,10 @@ class _Document:
         kind = get(one, layout["kind_of"]) if "kind_of" in layout else "" if not inside else None
         value = get(one, inside)
         shape = None
-        if value is not ABSENT and (value or not layout.get("bare")):
-            bare = layout.get("bare", False)
+        bare = layout.get("bare", False) or an.is_normal(self._known(one) or "?")
+        if value is not ABSENT and (value or not bare):
             shape = shape_of(value, layout.get("form"), layout.get("units"), kind, bare)
-        if shape is None and not layout.get("bare"):
+        if shape is None and not bare:
             raise Unusable("missing_box", "neither a bbox nor polygons")
         if shape is not None and "turned" in layout:
             degrees = get(one, layout["turned"])
@@ -294,7 +294,7 @@ class _Document:
         found["confidence"] = an.confidence_of(said_of(one, "confidence"))
         if reader := said_of(one, "reader"):
             found["reader"] = reader
-        found["prediction"] = an.by_model(said_of(one, "source"))
+        found["prediction"] = an.by_model(said_of(one, "source"), said_of(one, "predicted"))
         if layout.get("model") in one:
             found["prediction"] = bool(one[layout["model"]])
         return found
@@ -309,6 +309,8 @@ class _Document:
     def _label(self, one: dict[str, Any]) -> str:
         paths = ["label"] if "parallel" in self.layout else self.layout["label"]
         value = next((v for path in paths if (v := get(one, path)) not in (ABSENT, None)), "")
+        if value == "" and self.layout is _GENERIC:
+            value = said_of(one, "label")
         looked_up = "names" in self.layout or isinstance(value, int)
         if self.names and looked_up:
             if str(value) not in self.names:

@@ -220,6 +220,15 @@ def value_of_cell(text: str) -> Any:
         raise Unusable("bad_box", f"{shown(text)} is neither JSON nor a list of Python") from None
 
 
+def listed(value: Any) -> list[Any]:
+    """The boxes of a cell: a list, one, or (Hugging Face) an object with a list a key."""
+    of = list(value.values()) if isinstance(value, dict) else []
+    is_table = len(of) > 1 and all(isinstance(one, list) and len(one) == len(of[0]) for one in of)
+    if is_table and (not of[0] or any(isinstance(one[0], list) for one in of)):
+        return [dict(zip(value, row, strict=True)) for row in zip(*of, strict=True)]
+    return value if isinstance(value, list) else [value]
+
+
 def _as_json(text: str) -> str:
     """Text with Python's strings and constants as JSON has them."""
     parts = text.split("'")

@@ -25,6 +25,7 @@ from cxrjax.records_io.quality import PixelBox, Unusable
 from cxrjax.untrusted.names import shown
 
 _ENDINGS = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp")
+_READER = re.compile(rf"(?:{'|'.join(an.WORDS['columns']['reader'])})(?:\d{{1,3}}|[a-d])")
 _NO_CLASS = re.compile(an.WORDS["patterns"]["no_class"])
 # Ours: parts of fewer of a mask's pixels are specks of the brush.
 _SPECK = 1e-4
@@ -38,22 +39,24 @@ def read(folder: Folder, path: Path, said: an.Stated, found: an.Annotations) -> 
     """Yields the entries of one mask; one that marks nothing means that its class is absent."""
     where = folder.where(path)
     try:
-        name, label = _whose(folder, path)
-        yield an.Annotation(name, where)
+        name, label, reader = _whose(folder, path)
+        yield an.Annotation(name, where, reader=reader)
         size = folder.size(name)
         for of_class, mask in _by_class(_levels(path), label, said, path):
             boxes, specks = boxes_of(mask, size)
             if specks:
                 found.quality.warnings["specks of masks left out"] += specks
             for box in boxes:
-                yield an.Annotation(name, where, shape=an.Shape(box), label=of_class)
+                yield an.Annotation(name, where, "", an.Shape(box), of_class, reader)
     except Unusable as why:
         yield an.Rejected(where, "", why, path.stem)
 
 
-def _whose(folder: Folder, path: Path) -> tuple[str, str]:
-    """The image that a mask is of, and its class; "" where its name contains none."""
+def _whose(folder: Folder, path: Path) -> tuple[str, str, str]:
+    """The image that a mask is of, its class and its reader; "" where its name contains none."""
     parts = path.relative_to(folder.root).parts[:-1]
+    reader = next((part for part in parts if _READER.fullmatch(an.plain(part))), "")
+    parts = tuple(part for part in parts if part != reader)
     split = next((part for part in parts if split_of(part)), "")
     words = [_NO_CLASS.sub(" ", part).strip() for part in parts if part != split]
     above = [part for part in parts if part != split]
@@ -68,7 +71,7 @@ def _whose(folder: Folder, path: Path) -> tuple[str, str]:
             image = candidate
             if split and folder.has(f"{split}/{candidate}"):
                 image = f"{split}/{candidate}"
-            return image, named[-1] if named else rest
+            return image, named[-1] if named else rest, reader
     raise Unusable("unmatched_mask", f"no image is named {shown(stem)}, or as its beginning")
 
 

@@ -11,8 +11,9 @@ import numpy as np
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components
 
-from cxrjax.apps.annotations.annotation import WORDS, Annotation
-from cxrjax.apps.annotations.folder import Folder, split_of
+from cxrjax.apps.annotations.annotation import WORDS, Annotation, plain
+from cxrjax.apps.annotations.folder import Folder, names_split, split_of
+from cxrjax.apps.annotations.tables import table
 from cxrjax.apps.annotations.yaml_lists import lists_of
 from cxrjax.errors import ForeignError
 from cxrjax.images.decode import read_image
@@ -22,7 +23,10 @@ from cxrjax.records_io.quality import Unusable
 from cxrjax.untrusted.foreign_files import MIB, read_text
 
 SPLITS = ("train", "validation", "test")
+_WORDS = "|".join(word for words in WORDS["splits"].values() for word in words)
 _LISTS = (".txt",)
+_BOTH = re.compile("train[_-]?val")
+_LIST = re.compile(rf"(?:{_WORDS}|lists?|images?|imgs?|ids?|files?|names?|set|splits?|[_ -])+")
 _YAML = (".yaml", ".yml")
 _KEYS = ("train", "val", "valid", "validation", "test")  # of data.yaml
 _CHANGED, _CHANGED_BEFORE, _NUMBERED = (
@@ -79,9 +83,13 @@ def own_splits(
 
 
 def _listed(folder: Folder) -> dict[str, set[str]]:
-    """Stem of an image -> splits, by lists such as ImageSets/Main/train.txt and by data.yaml."""
+    """Stem of an image -> splits, by lists such as ImageSets/Main/train.txt and by data.yaml.
+
+    Of an image that another list has, VOC's trainval says nothing.
+    """
     found: dict[str, set[str]] = collections.defaultdict(set)
-    lists = {path: split_of(path.stem) for path in folder.files if path.stem.isalpha()}
+    names = sorted(folder.files, key=lambda path: _BOTH.search(path.stem.lower()) is not None)
+    lists = {path: split_of(path.stem) for path in names if _LIST.fullmatch(path.stem.lower())}
     for path in folder.files:
         with contextlib.suppress(OSError, ForeignError):
             for split, place in _places(path) if path.suffix.lower() in _YAML else ():
@@ -91,14 +99,44 @@ def _listed(folder: Folder) -> dict[str, set[str]]:
                 for image in folder.images:
                     if f"/{place}/" in f"/{folder.inside(image).as_posix()}":
                         found[image.stem.lower()].add(split)
+        with contextlib.suppress(OSError, ForeignError):
+            for split, name in _stated(folder, path):
+                found[PurePosixPath(name).stem.lower()].add(split)
     for path, split in lists.items():
+        others = {*found} if _BOTH.search(path.stem.lower()) else set()
         with contextlib.suppress(OSError, ForeignError):
             text = read_text(path, 64 * MIB) if split and path.suffix.lower() in _LISTS else ""
             for words in map(str.split, text.splitlines()):
                 # VOC's lists by class have a second word, -1 where the class is absent.
-                if words and len(words) <= 2:
-                    found[PurePosixPath(words[0]).stem.lower()].add(split)
+                stem = PurePosixPath(words[0]).stem.lower() if words else ""
+                if 0 < len(words) <= 2 and stem not in others:
+                    found[stem].add(split)
     return found
+
+
+def _stated(folder: Folder, path: Path) -> Iterator[tuple[str, str]]:
+    """Yields (split, image) of a table of both, and of JSON with a list of images a split."""
+    if path.suffix.lower() == ".json":
+        of = folder.json(path)
+        if isinstance(of, dict) and of and all(map(names_split, of)):
+            listed = (
+                (key, name)
+                for key, names in of.items()
+                if isinstance(names, list)
+                for name in names
+            )
+            yield from ((split_of(key), name) for key, name in listed if isinstance(name, str))
+    elif path.suffix.lower() in (".csv", ".tsv"):
+        header = [plain(name) for name in table(path, folder, 1).header]
+        image, split = (
+            next((header.index(name) for name in WORDS["columns"][role] if name in header), None)
+            for role in ("image", "split")
+        )
+        if image is not None and split is not None:
+            rows = (
+                cells for _, cells in table(path, folder).rows if len(cells) > max(image, split)
+            )
+            yield from ((split_of(of[split]), of[image]) for of in rows if split_of(of[split]))
 
 
 def _places(path: Path) -> Iterator[tuple[str, str]]:
