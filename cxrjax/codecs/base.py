@@ -54,6 +54,8 @@ _TASK = (
     r"(?:help|assist|comply|answer|respond|interpret|diagnose|analy[sz]e|process|provide|offer"
     r"|give|perform|view|open|access|see (?:the|this|any|an|your) (?:image|x-?ray|radiograph))\b"
 )
+# Words that call four numbers a corner or a centre, a width and a height, which no codec writes.
+_WIDTHS = re.compile(r"(?i)(?<![a-z])c?x(?:_?c?y_?w_?h|, ?c?y, ?w(?:idth)?, ?h(?:eight)?)(?![a-z])")
 _REFUSAL = re.compile(
     rf"\b(?:i|we) (?:cannot|can't|can not|won't|will not|do not|don't) {_TASK}"
     rf"|\b(?:i'm|i am|we're|we are) (?:unable|not able) to {_TASK}"
@@ -314,6 +316,8 @@ class Codec(abc.ABC):
                 found = [f._replace(exact=f.exact and s) for f, s in zip(found, same, strict=True)]
         if len(found) > MOST_BOXES:
             found[MOST_BOXES] = Candidate(found[MOST_BOXES].start, len(text), "malformed")
+        if _WIDTHS.search(text):
+            found = [one._replace(failure=one.failure or "malformed") for one in found]
         return found
 
     def _read(
