@@ -284,7 +284,9 @@ def is_denied(*objects: Any) -> bool:
     Raises:
         Unusable: one such as "deleted": 1 or "valid": 0 withdraws it.
     """
-    fields = (pair for one in objects if isinstance(one, dict) for pair in one.items())
+    fields = [pair for one in objects if isinstance(one, dict) for pair in one.items()]
+    inner = [(key, of) for key, of in fields if isinstance(of, dict)]
+    fields += [(f"{key}{name}", value) for key, of in inner for name, value in of.items()]
     stated = [f"{plain(key)}={str(value)[:99].lower()}" for key, value in fields if may_deny(key)]
     if found := next(filter(_WITHDRAWN.fullmatch, stated), ""):
         raise Unusable("withdrawn", f"the source says {shown(found)}")

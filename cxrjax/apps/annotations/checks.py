@@ -30,6 +30,7 @@ _MODES = {
     "majority": ("lesion_majority", "lesions that more than half of an image's readers boxed"),
     "any": ("raw", "every reader's boxes, unmerged"),
 }
+_PREDICTED = re.compile(r"(?:^|[/_-])(?:pred|inference)")  # of a path
 _WHOLE = 0.98  # of an image's area
 _UNNAMED = "(unnamed)"
 _UNLOCATED = "classes of an image without a region (tags, rows): neither located nor denied"
@@ -56,13 +57,18 @@ def check_predictions(found: Annotations, least: float | None) -> None:
     # A confidence of 1, or of 100 percent, beside each box is a column that everybody fills in.
     sure = {one.file for one in found.boxes if one.confidence not in (None, 1, 100)}
 
+    files = {one.file for one in found.boxes}
+    of_models = {file for file in files if _PREDICTED.search(file.lower())}
+    models = of_models if of_models != files else set()  # beside others
+
     def is_predicted(one: Annotation) -> bool:
         sides = one.shape is not None and one.confidence is not None
-        return one.prediction or by_model(one.reader) or (sides and one.file in sure)
+        by_name = one.file in models or by_model(one.reader)
+        return one.prediction or by_name or (sides and one.file in sure)
 
     predicted = [one for one in found.boxes if is_predicted(one)]
     # Of boxes that name a model the source is not in doubt, so that the others are reference boxes.
-    named = sum(one.prediction for one in predicted)
+    named = sum(one.prediction or one.file in models for one in predicted)
     rest = len(found.boxes) - named
     if least is None and predicted and (not rest or 2 * (len(predicted) - named) > rest):
         raise UserError(

@@ -19,7 +19,14 @@ from cxrjax.apps.annotations.annotation import Annotation, Rejected, Shape
 from cxrjax.apps.annotations.columns import Columns, columns_of, told_of
 from cxrjax.apps.annotations.folder import Folder, flagged_split, split_of
 from cxrjax.apps.annotations.json_paths import ATTRIBUTES, said_of
-from cxrjax.apps.annotations.keys import listed, shape_of, shape_of_via3, units_in, value_of_cell
+from cxrjax.apps.annotations.keys import (
+    cell_of,
+    listed,
+    shape_of,
+    shape_of_via3,
+    units_in,
+    value_of_cell,
+)
 from cxrjax.apps.annotations.tables import NUMBER, SAMPLE, Rows, is_number, table
 from cxrjax.errors import ForeignError, UserError
 from cxrjax.files import reading
@@ -162,7 +169,8 @@ def _read_rows(
             if is_denied:
                 marked = [_Mark("")]
                 found.quality.warnings[an.DENIED] += 1
-            beside = _confidences(row, len(marked))
+            stated = row.get("confidence", "") or said_of(attributes, "confidence")
+            beside = _confidences(stated, len(marked))
         except Unusable as why:
             yield Rejected(where, about.place, why, about.image, about.label)
             continue
@@ -178,33 +186,24 @@ def _read_rows(
 
 def _attributes(row: dict[str, str], options: Any) -> Any:
     """The attributes in the cell of the class, whose options get their names there."""
-    if not row.get("label", "").startswith("{"):
-        return {}
-    found = value_of_cell(row["label"])
+    found = value_of_cell(row["label"]) if row.get("label", "").startswith("{") else {}
     if options and isinstance(found, dict):
         found = an.described(found, options)
         row["label"] = json.dumps(found)
     return found
 
 
-def _confidences(row: Mapping[str, str], count: int) -> list[float | None]:
-    """Confidences of a row's marks: of its cell (a number or a list) or a region's attributes."""
-    cell, label = row.get("confidence", ""), row.get("label", "")
-    if not cell and label.startswith("{"):
-        cell = said_of(value_of_cell(label), "confidence")
-    listed = value_of_cell(cell) if cell.startswith("[") else [cell]
-    numbers = [an.confidence_of(one) for one in listed] or [None]
+def _confidences(cell: str, count: int) -> list[float | None]:
+    """Confidences of a row's marks, of a cell with a number or a list."""
+    numbers = [an.confidence_of(one) for one in listed(cell_of(cell))] or [None]
     return numbers if len(numbers) == count else numbers[:1] * count
 
 
 def _one_name(cell: str) -> str:
     """The name of an image in a cell, which may be a list of one."""
-    if not cell.startswith("["):
-        return cell
     with contextlib.suppress(Unusable):
-        names = value_of_cell(cell)
-        if isinstance(names, list) and len(names) == 1 and isinstance(names[0], str):
-            return names[0]
+        names = cell_of(cell)
+        return names[0] if isinstance(names, list) and len(names) == 1 else cell
     return cell
 
 
@@ -231,7 +230,7 @@ def _labels(cell: str, boxes: int) -> list[str]:
     if cell.startswith("{"):
         return [an.class_of(value_of_cell(cell))]
     with contextlib.suppress(Unusable):
-        value = value_of_cell(cell) if cell.startswith("[") else None
+        value = cell_of(cell)
         if isinstance(value, list) and value and all(isinstance(one, str) for one in value):
             return value
     parts = [part.strip() for part in re.split(r"[;|]", cell) if part.strip()]

@@ -6,7 +6,6 @@ import dataclasses
 import functools
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 from cxrjax.apps.annotations import annotation as an
 from cxrjax.apps.annotations import (
@@ -28,36 +27,16 @@ from cxrjax.untrusted.dicom_reports import head, is_report
 Reader = Callable[[Folder, Path, Stated, Annotations], an.Entries]
 
 
-class Format(NamedTuple):
-    """A format of annotations.
-
-    Attributes:
-        title: as people call it.
-        read: yields the entries of one file; raises ForeignError or OSError of one that cannot be
-            read or is of another kind, UserError where classes or columns are not clear.
-        told: form of its boxes, where the format leaves no doubt.
-        joint: the form of all its files is one, which is detected from all of them.
-    """
-
-    title: str
-    read: Reader
-    told: str = ""
-    joint: bool = False
-
-
+# Formats with a file an image, the form of whose boxes is detected from all of them.
 ONE_IMAGE_A_FILE = ("labelme", "darwin", "supervisely", "superannotate", "pascal_voc")
-_READERS: dict[str, Reader] = {
+# Format -> what yields the entries of one file; raises ForeignError or OSError of one that cannot
+# be read or is of another kind, UserError where classes or columns are not clear.
+FORMATS: dict[str, Reader] = {
     **{kind: functools.partial(json_formats.read, kind) for kind in json_formats.TITLES},
     **{"chat": chat.read, "yolo": yolo.read, "label_studio": label_studio.read},
     **{"csv": csv_boxes.read, "dicom_sr": dicom_sr.read, "masks": masks.read},
 }
 _TITLES = json_formats.TITLES | WORDS["titles"]
-FORMATS: dict[str, Format] = {
-    kind: Format(
-        _TITLES[kind], read, WORDS["forms"].get(kind, ""), kind in ("yolo", *ONE_IMAGE_A_FILE)
-    )
-    for kind, read in _READERS.items()
-}
 _TABLES = (".csv", ".tsv")
 _Group = tuple[str, Form | None, Units | None]  # a source, and what its names state
 _SHOWN = 3
@@ -158,7 +137,7 @@ def read_annotations(
             f"{folder.root}: no files of --format={kind}; found {', '.join(found) or 'none'}"
         )
     annotations = Annotations(quality)
-    title, read, form, joint = FORMATS[kind]
+    title, form = _TITLES[kind], WORDS["forms"].get(kind, "")
     first = folder.where(files[0])
     annotations.told.append(f"{title}: {an.counted(len(files), 'file')}, the first {first}")
     if form:
@@ -170,7 +149,7 @@ def read_annotations(
     unreadable = []
     for path in files:
         try:
-            for entry in read(folder, path, said, annotations):
+            for entry in FORMATS[kind](folder, path, said, annotations):
                 annotations.add(entry)
         except (ForeignError, OSError) as error:
             line = getattr(error, "line", None)
@@ -182,6 +161,7 @@ def read_annotations(
     if not annotations.kept and unreadable:
         raise UserError(unreadable[0])
     _find_images(folder, annotations)
+    joint = kind in ("yolo", *ONE_IMAGE_A_FILE)
     _place_boxes(folder, annotations, said, title if joint else "")
     return kind, annotations
 

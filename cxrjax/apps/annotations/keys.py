@@ -229,6 +229,11 @@ def listed(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]
 
 
+def cell_of(text: str) -> Any:
+    """The list or object of a cell that starts like one, else its text."""
+    return value_of_cell(text) if text.startswith(("[", "{")) else text
+
+
 def _as_json(text: str) -> str:
     """Text with Python's strings and constants as JSON has them."""
     parts = text.split("'")

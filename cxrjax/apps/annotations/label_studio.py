@@ -16,7 +16,7 @@ from cxrjax.apps.annotations import annotation as an
 from cxrjax.apps.annotations.annotation import Annotation, Rejected, Shape
 from cxrjax.apps.annotations.folder import Folder
 from cxrjax.apps.annotations.json_paths import get, said_of, split_said
-from cxrjax.apps.annotations.keys import shape_of, value_of_cell
+from cxrjax.apps.annotations.keys import cell_of, shape_of
 from cxrjax.apps.annotations.masks import boxes_of_brush
 from cxrjax.apps.annotations.tables import table as read_table
 from cxrjax.errors import ForeignError
@@ -69,7 +69,7 @@ def _tasks(folder: Folder, path: Path) -> list[Any]:
 
 def _value(cell: str) -> Any:
     try:
-        return value_of_cell(cell) if cell.startswith(("[", "{")) else cell
+        return cell_of(cell)
     except Unusable:
         return [{"unreadable": cell}]
 

@@ -92,16 +92,15 @@ def _listed(folder: Folder) -> dict[str, set[str]]:
     lists = {path: split_of(path.stem) for path in names if _LIST.fullmatch(path.stem.lower())}
     for path in folder.files:
         with contextlib.suppress(OSError, ForeignError):
-            for split, place in _places(path) if path.suffix.lower() in _YAML else ():
-                if place.endswith(_LISTS):
-                    name = PurePosixPath(place).name
-                    lists |= {one: split for one in folder.files if one.name == name}
-                for image in folder.images:
-                    if f"/{place}/" in f"/{folder.inside(image).as_posix()}":
-                        found[image.stem.lower()].add(split)
-        with contextlib.suppress(OSError, ForeignError):
             for split, name in _stated(folder, path):
                 found[PurePosixPath(name).stem.lower()].add(split)
+                if path.suffix.lower() not in _YAML:
+                    continue
+                last = PurePosixPath(name).name if name.endswith(_LISTS) else None
+                lists |= {one: split for one in folder.files if one.name == last}
+                for image in folder.images:
+                    if f"/{name}/" in f"/{folder.inside(image).as_posix()}":
+                        found[image.stem.lower()].add(split)
     for path, split in lists.items():
         others = {*found} if _BOTH.search(path.stem.lower()) else set()
         with contextlib.suppress(OSError, ForeignError):
@@ -115,37 +114,31 @@ def _listed(folder: Folder) -> dict[str, set[str]]:
 
 
 def _stated(folder: Folder, path: Path) -> Iterator[tuple[str, str]]:
-    """Yields (split, image) of a table of both, and of JSON with a list of images a split."""
-    if path.suffix.lower() == ".json":
-        of = folder.json(path)
-        if isinstance(of, dict) and of and all(map(names_split, of)):
-            listed = (
-                (key, name)
-                for key, names in of.items()
-                if isinstance(names, list)
-                for name in names
-            )
-            yield from ((split_of(key), name) for key, name in listed if isinstance(name, str))
-    elif path.suffix.lower() in (".csv", ".tsv"):
+    """Yields (split, image, list or folder): of data.yaml, of tables with a column for each, and of
+    JSON with a list of images a split."""
+    kind = path.suffix.lower()
+    if kind in _YAML:
+        for key, items in lists_of(read_text(path, MIB)).items():
+            for _, place in items if key in _KEYS else ():
+                place = place.removeprefix("../").removeprefix("./").strip("/")
+                if len(place) > 1:
+                    yield split_of(key), place
+    elif (
+        kind == ".json" and isinstance(of := folder.json(path), dict) and all(map(names_split, of))
+    ):
+        for key, names in of.items():
+            for name in names if isinstance(names, list) else ():
+                if isinstance(name, str):
+                    yield split_of(key), name
+    elif kind in (".csv", ".tsv"):
         header = [plain(name) for name in table(path, folder, 1).header]
-        image, split = (
-            next((header.index(name) for name in WORDS["columns"][role] if name in header), None)
-            for role in ("image", "split")
-        )
-        if image is not None and split is not None:
-            rows = (
-                cells for _, cells in table(path, folder).rows if len(cells) > max(image, split)
-            )
-            yield from ((split_of(of[split]), of[image]) for of in rows if split_of(of[split]))
-
-
-def _places(path: Path) -> Iterator[tuple[str, str]]:
-    """Yields (split, folder or list) of data.yaml, which may name several of one split."""
-    for key, items in lists_of(read_text(path, MIB)).items():
-        for _, place in items if key in _KEYS else ():
-            place = place.removeprefix("../").removeprefix("./").strip("/")
-            if len(place) > 1:
-                yield split_of(key), place
+        roles = (WORDS["columns"][role] for role in ("split", "image"))
+        found = [next((header.index(n) for n in of if n in header), None) for of in roles]
+        if None not in found:
+            for _, cells in table(path, folder).rows:
+                split, name = (cells[p] if p is not None and p < len(cells) else "" for p in found)
+                if split := split_of(split):
+                    yield split, name
 
 
 def one_side(
