@@ -22,6 +22,7 @@ WORDS["columns"]["reader"] = [
     word + end for end in WORDS["reader_ends"]["ends"] for word in WORDS["columns"]["reader"]
 ]
 _LONGEST_LABEL = 200
+_PARTS = re.compile(r"^\d{1,3}[_. -]+|[/(),;]| - ")  # such as "0_Normal" and "Normal (no TB)"
 DENIED = "entries whose class a field beside them denies"
 _SIDE = 1_000_000  # pixels that no image has
 _Names = TypeVar("_Names", tuple[str, ...], dict[str, str])
@@ -261,7 +262,10 @@ def plain(name: str) -> str:
 def is_normal(label: str) -> bool:
     """Returns whether a class's name means that nothing is marked."""
     label = unicodedata.normalize("NFC", label)
-    return bool(_NORMAL.fullmatch(plain(label)) or _NEGATED.search(label.lower().strip()))
+    if _NORMAL.fullmatch(plain(label)) or _NEGATED.search(label.lower().strip()):
+        return True
+    parts = [part for part in map(str.strip, _PARTS.split(label)) if part]
+    return len(parts) > 0 and parts != [label] and all(map(is_normal, parts))
 
 
 def by_model(source: str, flag: str = "") -> bool:
@@ -317,6 +321,7 @@ def usable_image(name: str) -> str:
 def label_of(value: Any) -> str:
     """A class's name; Unusable if it is no text, empty, or too long."""
     text = " ".join(str(value).split()) if isinstance(value, str | int) else ""
+    text = unicodedata.normalize("NFC", text)
     if not text or len(text) > _LONGEST_LABEL or not text.isprintable():
         found = f"a box whose class is {shown_value(value)}; expected a name"
         raise Unusable("unknown_class", found)

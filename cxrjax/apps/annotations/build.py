@@ -51,23 +51,6 @@ _SAME = 0.95  # IoU of two boxes of one class that are one
 _PER_IMAGE = ("yolo", *ONE_IMAGE_A_FILE)
 
 
-@dataclasses.dataclass(frozen=True)
-class Looked:
-    """An image after its boxes were checked.
-
-    Attributes:
-        image: as it is asked about.
-        file: of the image.
-        odd: what is doubtful about it.
-        entries: of the source that are used of it.
-    """
-
-    image: BoxedImage
-    file: Path
-    odd: tuple[str, ...]
-    entries: tuple[Annotation, ...] = ()
-
-
 class BoxesBuilder(Builder[BoxesOptions]):
     """Reads annotations of any format and asks what they answer."""
 
@@ -89,7 +72,7 @@ class BoxesBuilder(Builder[BoxesOptions]):
             checks.spell_classes(found)
             found.doubts += checks.class_doubts(found)
         looked = list(self._look(folder, found))
-        if not looked or not any(one.image.boxes for one in looked):
+        if not looked or not any(one.boxes for one in looked):
             raise self.nothing_left("box", "; " + "; ".join(found.told))
         with waiting("dividing the images and wording the questions"):
             divided = self._split(folder, looked, found)
@@ -138,7 +121,7 @@ class BoxesBuilder(Builder[BoxesOptions]):
         self._format, found = read_annotations(folder, said, self.quality, self.options.format)
         return folder, found
 
-    def _look(self, folder: Folder, found: Annotations) -> Iterator[Looked]:
+    def _look(self, folder: Folder, found: Annotations) -> Iterator[BoxedImage]:
         """Opens every image that is named, and puts its boxes on it."""
         paths = {one.image: folder.image(one.image) for one in found.kept}
         checks.name_readers(found, paths, self._format in _PER_IMAGE)
@@ -146,6 +129,7 @@ class BoxesBuilder(Builder[BoxesOptions]):
         entries: dict[Path, list[Annotation]] = collections.defaultdict(list)
         for one in found.kept:
             entries[paths[one.image]].append(one)
+        self._sources = entries
         unnamed = [path for path in folder.images if path not in entries]
         if unnamed and self.options.unlisted == "negative":
             entries.update({path: [] for path in unnamed})
@@ -159,6 +143,8 @@ class BoxesBuilder(Builder[BoxesOptions]):
             path: next((one.patient for one in of if one.patient), "")
             for path, of in entries.items()
         }
+        if not any(given.values()):
+            given = splits.patients_beside(folder, entries)
         patients, told = patients_of(names, given, self.options.patient)
         found.told.append(told)
         kept: list[Annotation] = []
@@ -182,19 +168,17 @@ class BoxesBuilder(Builder[BoxesOptions]):
                 if one.shape:
                     by_class.setdefault(one.label, []).append(one.box)
             unlocated = {label for one in of for label in found.unlocated.get(one.image, ())}
-            yield Looked(
-                BoxedImage(
-                    image_id=ids[path],
-                    path=relative(path, self.options.out),
-                    image_hw=size,
-                    patient=patients[path],
-                    boxes=by_class,
-                    where=where,
-                    unlocated=frozenset(unlocated - by_class.keys()),
-                ),
-                path,
-                tuple(odd),
-                tuple(fitted),
+            yield BoxedImage(
+                image_id=ids[path],
+                path=relative(path, self.options.out),
+                image_hw=size,
+                patient=patients[path],
+                boxes=by_class,
+                where=where,
+                unlocated=frozenset(unlocated - by_class.keys()),
+                file=path,
+                odd=tuple(odd),
+                entries=tuple(fitted),
             )
         found.kept = kept
         found.told += fusion.told()
@@ -264,10 +248,10 @@ class BoxesBuilder(Builder[BoxesOptions]):
 
     _cut = _odd_sizes = 0
 
-    def _doubts(self, looked: Sequence[Looked]) -> Iterator[str]:
+    def _doubts(self, looked: Sequence[BoxedImage]) -> Iterator[str]:
         """Yields signs that boxes were misread, taken over all boxes."""
         counts, images = self.quality.counts(), len(looked)
-        kept = sum(len(boxes) for one in looked for boxes in one.image.boxes.values())
+        kept = sum(len(boxes) for one in looked for boxes in one.boxes.values())
         total = kept + sum(counts.values())
         lost = counts["bad_box"] + counts["box_outside_image"] + counts["wrong_frame"]
         absent = {one.item for one in self.quality.entries if one.reason == "missing_image"}
@@ -290,19 +274,20 @@ class BoxesBuilder(Builder[BoxesOptions]):
                 yield f"{count:,} of {of:,} {told}"
 
     def _split(
-        self, folder: Folder, looked: list[Looked], found: Annotations
+        self, folder: Folder, looked: list[BoxedImage], found: Annotations
     ) -> dict[str, list[BoxedImage]]:
         """Images by split; no patient and no image with a copy is in two.
 
         Images that have no place are taken out of `looked`.
         """
         entries = {one.file: one.entries for one in looked}
-        patients = {one.file: one.image.patient for one in looked}
+        patients = {one.file: one.patient for one in looked}
         groups, told = splits.one_side(entries, patients, self.options.processes)
         found.told += told
         own: dict[Path, str] = {}
         if self.options.split == "keep":
-            own, faults, how = splits.own_splits(folder, entries)
+            sources = {path: self._sources[path] for path in entries}
+            own, faults, how = splits.own_splits(folder, sources)
             found.told += [how] * bool(how)
             faults |= _divided(own, groups)
             for one in looked:
@@ -314,18 +299,18 @@ class BoxesBuilder(Builder[BoxesOptions]):
         divided: dict[str, list[BoxedImage]] = {"train": [], "validation": []}
         for one in looked:
             split = own.get(one.file) or ("validation" if groups[one.file] in held_out else "train")
-            divided.setdefault(split, []).append(one.image)
+            divided.setdefault(split, []).append(one)
         return {split: images for split, images in divided.items() if images or not own}
 
-    def _held_out(self, looked: Sequence[Looked], groups: Mapping[Path, str]) -> set[str]:
+    def _held_out(self, looked: Sequence[BoxedImage], groups: Mapping[Path, str]) -> set[str]:
         """Groups for validation, in which each class is at its share."""
         labels: dict[str, set[str]] = collections.defaultdict(set)
         for one in looked:
-            labels[groups[one.file]] |= {*one.image.boxes}
+            labels[groups[one.file]] |= {*one.boxes}
         if len(labels) < 2:
             raise UserError(
                 f"{self.options.source}: all images are of one patient "
-                f"({looked[0].image.patient}), which cannot be divided into training and "
+                f"({looked[0].patient}), which cannot be divided into training and "
                 "validation; pass --patient=PATTERN if that is wrong"
             )
         # Patients with boxes and without are divided each by themselves: of few the one that is
@@ -375,11 +360,11 @@ class BoxesBuilder(Builder[BoxesOptions]):
         self.quality.balance["rule"] = self._rule()
 
     def values(self) -> dict[str, float | None]:
-        patients = {one.image.patient for one in self.looked}
+        patients = {one.patient for one in self.looked}
         return {**self.counts.values(), "patients": len(patients)}
 
     def describe(self) -> dict[str, Any]:
-        files = sorted(f"{one.image.image_id} {file_sha256(one.file)}" for one in self.looked)
+        files = sorted(f"{one.image_id} {file_sha256(one.file)}" for one in self.looked)
         return {
             "seed": self.options.seed,
             "format": self._format,

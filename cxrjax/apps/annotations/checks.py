@@ -226,7 +226,8 @@ def name_readers(found: Annotations, paths: Mapping[str, Path], per_image: bool)
     readers: set[str] = set()
     for sources in together.values():
         for name in sources if len(sources) > 1 else ():
-            if any(classes[name] & classes[other] for other in sources - {name}):
+            others = (one for one in sources - {name} if split_of(one) == split_of(name))
+            if any(classes[name] & classes[other] for other in others):
                 readers.add(name)
     found.kept = [
         dataclasses.replace(one, reader=one.reader or source(one))

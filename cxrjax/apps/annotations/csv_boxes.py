@@ -18,7 +18,7 @@ from cxrjax.apps.annotations import masks
 from cxrjax.apps.annotations.annotation import Annotation, Rejected, Shape
 from cxrjax.apps.annotations.columns import Columns, columns_of, told_of
 from cxrjax.apps.annotations.folder import Folder, flagged_split, split_of
-from cxrjax.apps.annotations.json_paths import ATTRIBUTES, said_of
+from cxrjax.apps.annotations.json_paths import fields_of, said_of
 from cxrjax.apps.annotations.keys import (
     cell_of,
     listed,
@@ -108,7 +108,7 @@ def _names_of(labels: set[str], folder: Folder, path: Path, said: an.Stated) -> 
     if not labels or not all(is_number(label) or label.startswith("/") for label in labels):
         return {}
     if said.classes:
-        return {str(number): name for number, name in enumerate(said.classes)}
+        return {f"{n}{end}": name for n, name in enumerate(said.classes) for end in ("", ".0")}
     found: dict[Path, dict[str, str]] = {}
     for other in folder.files:
         if other == path or other.suffix.lower() not in (".csv", ".tsv"):
@@ -297,7 +297,7 @@ def _object(one: Any, columns: Columns) -> _Mark:
     """A box of a cell of JSON, with its class where no column has it."""
     label = said_of(one, "label") if "label" not in columns.roles else ""
     try:
-        if an.is_denied(one, *(one.get(key) for key in ATTRIBUTES if isinstance(one, dict))):
+        if an.is_denied(*fields_of(one)):
             return _Mark("")
     except Unusable as why:
         return _Mark(label, why=why)

@@ -13,8 +13,8 @@ from cxrjax.apps.annotations.annotation import Annotation, Rejected
 from cxrjax.apps.annotations.folder import Folder
 from cxrjax.apps.annotations.json_paths import (
     ABSENT,
-    ATTRIBUTES,
     confidences,
+    fields_of,
     get,
     reach,
     said_of,
@@ -161,8 +161,7 @@ class _Document:
 
     def _about(self, one: Any, place: str) -> Annotation:
         """Returns what is known of an image; Unusable if it has no name, or is withdrawn."""
-        if isinstance(one, dict):
-            an.is_denied(one, *map(one.get, ATTRIBUTES))
+        an.is_denied(*fields_of(one))
         names = [get(one, path) for path in self.layout.get("image", ())]
         usable = [name for name in names if isinstance(name, str) and name]
         if self.layout["images"] == "" and not self.file.place:
@@ -275,7 +274,7 @@ class _Document:
         layout = self.layout
         if not isinstance(one, dict):
             raise Unusable("invalid_record", f"{shown_value(one)}; expected an object")
-        if an.is_denied(one, *map(one.get, ATTRIBUTES)):
+        if an.is_denied(*fields_of(one)):
             self.found.quality.warnings[an.DENIED] += 1
             return {"label": ""}
         inside = "shape" if "parallel" in layout else layout.get("shape", "")

@@ -61,15 +61,21 @@ def _role(key: str) -> frozenset[str]:
     return frozenset(role for role, words in WORDS["columns"].items() if plain(key) in words)
 
 
-def said_of(one: Any, role: str) -> str:
-    """The value under the likeliest of a role's usual names, also among attributes; "" of none."""
+def fields_of(one: Any) -> list[dict[str, Any]]:
+    """An object, the objects of its attributes, and its tags with values as one."""
     tags = get(one, "tags")
     named = [tag for tag in tags if isinstance(tag, dict)] if isinstance(tags, list) else []
     of_tags = {str(tag.get("name")): tag.get("value") for tag in named}
-    for fields in (one, *(get(one, key) for key in ATTRIBUTES), of_tags):
+    every = (one, *(get(one, key) for key in ATTRIBUTES), of_tags)
+    return [fields for fields in every if isinstance(fields, dict)]
+
+
+def said_of(one: Any, role: str) -> str:
+    """The value under the likeliest of a role's usual names, also among attributes; "" of none."""
+    for fields in fields_of(one):
         found = [
             (WORDS["columns"][role].index(plain(key)), str(value))
-            for key, value in (fields.items() if isinstance(fields, dict) else ())
+            for key, value in fields.items()
             if role in _role(key[:100]) and isinstance(value, str | int | float) and value != ""
         ]
         if found:

@@ -3,10 +3,11 @@
 import random
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote
 
 from cxrjax.apps.annotations.annotation import Annotations
+from cxrjax.apps.annotations.questions import BoxedImage
 from cxrjax.apps.results.pictures import empty_folder, write_full
 from cxrjax.apps.viewer import viewer_parts
 from cxrjax.evaluation.overlays import COLOURS, TRUTH, jpeg_data_uri
@@ -15,9 +16,6 @@ from cxrjax.files import replace_text
 from cxrjax.images.decode import read_image
 from cxrjax.paths import relative
 from cxrjax.records_io.quality import REASONS
-
-if TYPE_CHECKING:
-    from cxrjax.apps.annotations.build import Looked
 
 PICTURES = 20
 _SIDE = 480
@@ -28,7 +26,7 @@ _FILES = 20
 
 def write_page(
     path: Path,
-    looked: Sequence["Looked"],
+    looked: Sequence[BoxedImage],
     found: Annotations,
     doubts: Sequence[str],
     questions: Mapping[str, int],
@@ -45,7 +43,7 @@ def write_page(
     counts = {reason: count for reason, count in quality.counts().items() if count}
     classes: dict[str, list[int]] = {}
     for one in looked:
-        for label, boxes in one.image.boxes.items():
+        for label, boxes in one.boxes.items():
             images, total = classes.get(label, (0, 0))
             classes[label] = [images + 1, total + len(boxes)]
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -54,7 +52,7 @@ def write_page(
         told=found.told,
         doubts=doubts,
         images=len(looked),
-        empty=sum(not one.image.boxes for one in looked),
+        empty=sum(not one.boxes for one in looked),
         classes=sorted(classes.items(), key=lambda item: -item[1][0]),
         questions=questions,
         files=_files(found.account()),
@@ -88,31 +86,31 @@ def _files(account: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, int, int
     return table
 
 
-def chosen(looked: Sequence["Looked"], seed: int) -> list["Looked"]:
+def chosen(looked: Sequence[BoxedImage], seed: int) -> list[BoxedImage]:
     """The pictures to show: doubtful ones, then each class at least once, then others by lot."""
     draw = random.Random(f"{seed}/look")
-    rest = [one for one in looked if not one.odd and one.image.boxes]
+    rest = [one for one in looked if not one.odd and one.boxes]
     draw.shuffle(rest)
     odd = [one for one in looked if one.odd]
     draw.shuffle(odd)
     picked = odd[: PICTURES - 4] if rest else odd[:PICTURES]
-    shown = {label for one in picked for label in one.image.boxes}
+    shown = {label for one in picked for label in one.boxes}
     for one in rest:
-        if len(picked) < PICTURES and not {*one.image.boxes} <= shown:
+        if len(picked) < PICTURES and not {*one.boxes} <= shown:
             picked.append(one)
-            shown |= {*one.image.boxes}
-    empty = [one for one in looked if not one.image.boxes and not one.odd]
+            shown |= {*one.boxes}
+    empty = [one for one in looked if not one.boxes and not one.odd]
     others = [one for one in [*empty[:2], *rest] if one not in picked]
     return [*picked, *others][:PICTURES]
 
 
-def _picture(one: "Looked", folder: Path, number: int) -> dict[str, Any]:
-    height, width = one.image.image_hw
-    boxes = [{"label": label, "box": box} for label, of in one.image.boxes.items() for box in of]
+def _picture(one: BoxedImage, folder: Path, number: int) -> dict[str, Any]:
+    height, width = one.image_hw
+    boxes = [{"label": label, "box": box} for label, of in one.boxes.items() for box in of]
     return {
-        "id": one.image.image_id,
-        "patient": one.image.patient,
-        "where": one.image.where,
+        "id": one.image_id,
+        "patient": one.patient,
+        "where": one.where,
         "odd": one.odd,
         "boxes": boxes,
         "picture": jpeg_data_uri(read_image(one.file, (_SIDE, _SIDE)), _SIDE),
@@ -120,7 +118,7 @@ def _picture(one: "Looked", folder: Path, number: int) -> dict[str, Any]:
             "url": _whole(one.file, folder, number),
             "width": width,
             "height": height,
-            "name": one.image.image_id,
+            "name": one.image_id,
         },
         "layers": [
             {"name": TRUTH, "title": "boxes", "colour": COLOURS[TRUTH], "boxes": boxes},

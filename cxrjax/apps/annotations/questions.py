@@ -12,11 +12,12 @@ import hashlib
 import random
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from cxrjax.apps.annotations.annotation import ANY
+from cxrjax.apps.annotations.annotation import ANY, Annotation
 from cxrjax.codecs import get_codec
 from cxrjax.files import read_packaged
 from cxrjax.radiology_text.nouns import forms
@@ -37,6 +38,9 @@ class BoxedImage:
         boxes: class -> boxes in pixels.
         where: file and line.
         unlocated: classes that it shows somewhere, which are not asked about.
+        file: of the image.
+        odd: what is doubtful about it.
+        entries: of the source that are used of it.
     """
 
     image_id: str
@@ -46,6 +50,9 @@ class BoxedImage:
     boxes: Mapping[str, Sequence[PixelBox]]
     where: str
     unlocated: frozenset[str] = frozenset()
+    file: Path = Path()
+    odd: tuple[str, ...] = ()
+    entries: tuple[Annotation, ...] = ()
 
 
 def choose_balanced(

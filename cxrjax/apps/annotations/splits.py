@@ -130,15 +130,32 @@ def _stated(folder: Folder, path: Path) -> Iterator[tuple[str, str]]:
             for name in names if isinstance(names, list) else ():
                 if isinstance(name, str):
                     yield split_of(key), name
-    elif kind in (".csv", ".tsv"):
+    else:
+        for name, text in beside(folder, path, "split"):
+            if split := split_of(text):
+                yield split, name
+
+
+def beside(folder: Folder, path: Path, role: str) -> Iterator[tuple[str, str]]:
+    """Yields (image, cell) of a table that has a column for images and one of a role."""
+    if path.suffix.lower() in (".csv", ".tsv"):
         header = [plain(name) for name in table(path, folder, 1).header]
-        roles = (WORDS["columns"][role] for role in ("split", "image"))
-        found = [next((header.index(n) for n in of if n in header), None) for of in roles]
-        if None not in found:
+        roles = (WORDS["columns"][one] for one in ("image", role))
+        found = [next((header.index(n) for n in of if n in header), -1) for of in roles]
+        if found[0] != found[1] and min(found) >= 0:
             for _, cells in table(path, folder).rows:
-                split, name = (cells[p] if p is not None and p < len(cells) else "" for p in found)
-                if split := split_of(split):
-                    yield split, name
+                if max(found) < len(cells):
+                    yield cells[found[0]], cells[found[1]]
+
+
+def patients_beside(folder: Folder, images: Iterable[Path]) -> dict[Path, str]:
+    """File of an image -> patient, by tables that name both."""
+    given: dict[str, str] = {}
+    for path in folder.files:
+        with contextlib.suppress(OSError, ForeignError):
+            for name, patient in beside(folder, path, "patient"):
+                given.setdefault(PurePosixPath(name).stem.lower(), patient)
+    return {path: given.get(path.stem.lower(), "") for path in images}
 
 
 def one_side(
