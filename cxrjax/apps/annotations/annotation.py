@@ -291,17 +291,23 @@ def is_denied(*objects: Any) -> bool:
     fields = [pair for one in objects if isinstance(one, dict) for pair in one.items()]
     inner = [(key, of) for key, of in fields if isinstance(of, dict)]
     fields += [(f"{key}{name}", value) for key, of in inner for name, value in of.items()]
-    stated = [f"{plain(key)}={str(value)[:99].lower()}" for key, value in fields if may_deny(key)]
-    if found := next(filter(_WITHDRAWN.fullmatch, stated), ""):
+    stated = [_verdict(key, str(value)[:99].lower()) for key, value in fields if may_deny(key)]
+    if found := next((one for one in stated if isinstance(one, str)), ""):
         raise Unusable("withdrawn", f"the source says {shown(found)}")
-    return any(map(_DENIED.fullmatch, stated))
+    return any(stated)
+
+
+@functools.lru_cache(4_096)
+def _verdict(key: str, value: str) -> bool | str:
+    """Returns whether a field denies a class; the field where it withdraws one."""
+    field = f"{plain(key)}={value}"
+    return field if _WITHDRAWN.fullmatch(field) else bool(_DENIED.fullmatch(field))
 
 
 @functools.lru_cache(4_096)
 def may_deny(key: str) -> bool:
     """Returns whether a field of this name may deny or withdraw the class beside it."""
-    tried = (f"{plain(key)}={value}" for value in ("absent", "0", "1", "rejected"))
-    return any(_DENIED.fullmatch(one) or _WITHDRAWN.fullmatch(one) for one in tried)
+    return any(_verdict(key, value) for value in ("absent", "0", "1", "rejected"))
 
 
 def word_for_valid(values: Iterable[Any]) -> str:

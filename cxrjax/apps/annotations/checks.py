@@ -8,14 +8,8 @@ from pathlib import Path, PurePosixPath
 
 import numpy as np
 
-from cxrjax.apps.annotations.annotation import (
-    Annotation,
-    Annotations,
-    by_model,
-    counted,
-    is_normal,
-    plain,
-)
+from cxrjax.apps.annotations import annotation as an
+from cxrjax.apps.annotations.annotation import Annotation, Annotations, counted, is_normal
 from cxrjax.apps.annotations.folder import names_split, split_of
 from cxrjax.boxes import pairwise_iou
 from cxrjax.errors import UserError
@@ -63,7 +57,7 @@ def check_predictions(found: Annotations, least: float | None) -> None:
 
     def is_predicted(one: Annotation) -> bool:
         sides = one.shape is not None and one.confidence is not None
-        by_name = one.file in models or by_model(one.reader)
+        by_name = one.file in models or an.by_model(one.reader)
         return one.prediction or by_name or (sides and one.file in sure)
 
     predicted = [one for one in found.boxes if is_predicted(one)]
@@ -187,12 +181,12 @@ def class_doubts(found: Annotations) -> Iterator[str]:
     """Yields signs that something else than names of classes was read as one."""
     images, total = found.images_by_class, len(found.boxes)
     for label in sorted(images):
-        if _NUMBERS.search(label) or plain(label).isdigit():
+        if _NUMBERS.search(label) or an.plain(label).isdigit():
             yield f"the class {shown(label)} contains numbers: is it the right column?"
             break
     if len(images) > _FEW and len(images) > _MOST_CLASSES * total:
         yield f"{len(images):,} classes of {total:,} boxes: is it the right column?"
-    sides = [label for label in images if plain(label) in ("left", "right")]
+    sides = [label for label in images if an.plain(label) in ("left", "right")]
     if sides:
         yield f"the class {shown(sides[0])} names a side and no finding; rename its folder or class"
 

@@ -1,7 +1,6 @@
 """Columns of a table by role: found by their names, or by their content where there are none."""
 
 import contextlib
-import functools
 import re
 from typing import NamedTuple
 
@@ -40,6 +39,7 @@ _NO_SPLIT = ("UNASSIGNED", "")
 _UNNAMED = "split that names none"
 _RSNA_CLASS = "Lung opacity"
 _UNIT_WORD = re.compile(an.WORDS["patterns"]["unit"])
+Flags = tuple[tuple[int, str], ...]
 
 
 class Columns(NamedTuple):
@@ -61,7 +61,7 @@ class Columns(NamedTuple):
     guessed: bool = False
     order: tuple[int, ...] = (0, 1, 2, 3)
     kind: str = ""
-    flags: tuple[tuple[int, str], ...] = ()
+    flags: Flags = ()
 
 
 def columns_of(rows: Rows, folder: Folder, said: an.Stated) -> Columns:
@@ -106,9 +106,7 @@ def columns_of(rows: Rows, folder: Folder, said: an.Stated) -> Columns:
     return where._replace(roles=found, label=label, flags=_find_flags(rows, found, taken))
 
 
-def _find_flags(
-    rows: Rows, found: dict[str, int], used: set[int | None]
-) -> tuple[tuple[int, str], ...]:
+def _find_flags(rows: Rows, found: dict[str, int], used: set[int | None]) -> Flags:
     """Returns columns of flags, and adds that of splits: a named one, else one of splits alone."""
     cells = [
         {of[place] for _, of in rows.rows[:SAMPLE] if place < len(of)} - {*_NO_SPLIT}
@@ -126,11 +124,11 @@ def _find_flags(
     by = next((p for p in free if all(by_whom(cell) for cell in cells[p])), None)
     if "source" not in found and by is not None:
         found["source"] = by
+    named_flags = ((place, _flag(rows, place)) for place in range(len(cells)) if place not in used)
     return tuple(
         (place, name)
-        for place, name in enumerate(map(functools.partial(_flag, rows), range(len(cells))))
-        if place not in used
-        and (an.may_deny(name) or any(flagged_split({name: cell}) for cell in cells[place]))
+        for place, name in named_flags
+        if an.may_deny(name) or any(flagged_split({name: cell}) for cell in cells[place])
     )
 
 

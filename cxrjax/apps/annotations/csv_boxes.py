@@ -169,7 +169,9 @@ def _read_rows(
             if is_denied:
                 marked = [_Mark("")]
                 found.quality.warnings[an.DENIED] += 1
-            stated = row.get("confidence", "") or said_of(attributes, "confidence")
+            stated = row.get("confidence", "")
+            if attributes and not stated:
+                stated = said_of(attributes, "confidence")
             beside = _confidences(stated, len(marked))
         except Unusable as why:
             yield Rejected(where, about.place, why, about.image, about.label)

@@ -81,7 +81,7 @@ def shape_of(
         return _runs(value)
     if {"data", "origin"} <= value.keys():
         return _bitmap(value)
-    if (ellipse := _ellipse(value, units)) or (ellipse := _rim(value, kind)):
+    if ellipse := _ellipse(value, units, kind):
         return ellipse
     names = {plain(key): key for key in value if isinstance(key, str)}
     if found := four_of(list(names)):
@@ -126,8 +126,8 @@ def _points(value: Any) -> Iterator[tuple[float, float]]:
         yield from zip(numbers[::2], numbers[1::2], strict=False)
 
 
-def _ellipse(value: dict[str, Any], units: Units | None) -> Shape | None:
-    """Circles and ellipses of VIA, CVAT and V7, and roLabelImg's turned boxes."""
+def _ellipse(value: dict[str, Any], units: Units | None, kind: Any) -> Shape | None:
+    """Circles and ellipses of VIA, CVAT, V7 and LabelMe (a point of its rim), and turned boxes."""
     turned = "angle" in value and {"cx", "cy", "w", "h"} <= value.keys()
     centre, radius, angle = map(value.get, ("center", "radius", "angle"))
     if isinstance(centre, dict) and isinstance(radius, dict):
@@ -139,20 +139,14 @@ def _ellipse(value: dict[str, Any], units: Units | None) -> Shape | None:
         sides, angle = [value.get(key) for key in ("x", "y", "radiusX", "radiusY")], 0
     elif turned:
         sides = [value["cx"], value["cy"], *(numbers_of([value[s]], 1)[0] / 2 for s in "wh")]
+    elif kind == "circle":
+        (x, y), rim = [*_points(value.get("points")), (math.nan, math.nan)][:2]
+        sides = [x, y, math.dist((x, y), rim), math.dist((x, y), rim)]
     else:
         return None
     x, y, across, down = numbers_of(sides, 4)
     box, degrees = (x, y, 2 * across, 2 * down), math.degrees(numbers_of([angle or 0], 1)[0])
     return Shape(box, "cxcywh", units or "pixels", degrees=degrees, ellipse=not turned)
-
-
-def _rim(value: dict[str, Any], kind: Any) -> Shape | None:
-    """LabelMe's circle: its centre and a point of its rim."""
-    if kind != "circle":
-        return None
-    (x, y), rim = [*_points(value.get("points")), (math.nan, math.nan)][:2]
-    radius = numbers_of([math.dist((x, y), rim)], 1)[0]
-    return Shape((x, y, 2 * radius, 2 * radius), "cxcywh")
 
 
 def _bitmap(value: dict[str, Any]) -> Shape:

@@ -25,7 +25,12 @@ def patients_of(
     """
     if pattern:
         found = {}
-        compiled = _compiled(pattern)
+        try:
+            compiled = re.compile(pattern[:_LONGEST_PATTERN])
+        except re.error as error:
+            raise UserError(f"--patient={pattern}: {error}") from None
+        if compiled.groups < 1:
+            raise UserError(f"--patient={pattern}: no group (...) in it; expected the patient")
         for path, name in names.items():
             match = compiled.search(name)
             if match is None or not match[1]:
@@ -49,13 +54,3 @@ def patients_of(
         f"patients: not known, so each of {len(names):,} images counts as one patient; one "
         "patient's images may be in both splits (pass --patient=PATTERN to match names)"
     )
-
-
-def _compiled(pattern: str) -> re.Pattern[str]:
-    try:
-        compiled = re.compile(pattern[:_LONGEST_PATTERN])
-    except re.error as error:
-        raise UserError(f"--patient={pattern}: {error}") from None
-    if compiled.groups < 1:
-        raise UserError(f"--patient={pattern}: no group (...) in it; expected one, the patient")
-    return compiled

@@ -46,7 +46,7 @@ def own_splits(
     source's where there are at least two; else the mapping is empty. Names of images decide where
     all of them have one and nothing else does.
     """
-    listed = _listed(folder)
+    listed = {} if all(any(one.split for one in of) for of in entries.values()) else _listed(folder)
     about: dict[str, set[str]] = collections.defaultdict(set)
     for of in entries.values():
         for one in of:

@@ -55,16 +55,14 @@ def _images(root: Element, folder: Folder) -> Iterator[dict[str, Any]]:
         times[name] += 1
         # A frame that a second job has, such as one of ground truth, is in the file twice.
         again = f"{reader} {times[name]}".strip() if times[name] > 1 else reader
-        attributes = image.iter("attribute")
-        of_patient = (one.text for one in attributes if (one.get("name") or "").lower() in _PATIENT)
-        patient = (next(of_patient, "") or "").strip()
         regions = [
             _region(one)
             for one in image
             if one.tag != "attribute"
             and not (one.tag == "tag" and (one.get("label") or "").lower() in _PATIENT)
         ]
-        yield {**image.attrib, "reader": again, "patient": patient, "regions": regions}
+        of_tags = {one.get("name", ""): one.text for one in image.iterfind("tag/attribute")}
+        yield {**image.attrib, "reader": again, "attributes": of_tags, "regions": regions}
 
 
 def _region(shape: Element) -> dict[str, Any]:
