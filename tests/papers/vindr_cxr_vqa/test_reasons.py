@@ -85,6 +85,7 @@ def test_text_follows_from_the_annotation(image, seed):
 def _check_language(text: str) -> None:
     assert "{" not in text and "}" not in text and "  " not in text, text
     assert text == text.strip() and text[-1] in ".?" and not re.search(r" [,.;:?]|\.\.", text), text
+    assert not re.search(r"\b(?:an|the) other\b", text, re.IGNORECASE), text
     for sentence in re.split(r"(?<=[.?]) ", text):
         assert sentence[0].isupper() or sentence[0] == "<", text
     for article, word in re.findall(r"\b(an?) (\w+)", text, re.IGNORECASE):
@@ -131,6 +132,9 @@ def _check_classes(plan, wording) -> None:
     for mention in READER.mentions(wording.reason):
         if mention.name not in present and mention.name not in plan.labels:
             assert mention.negated, (mention, wording.reason)
+    # Nor is a side free of what a related class on it may be.
+    if plan.labels and present & {*related(plan.labels[0])}:
+        assert not re.search("free of it|nothing of the kind", wording.reason), wording.reason
     if plan.style == "lesions":
         asked = plan.labels[0] if plan.labels and plan.kind != "What" else None
         reading = READER.read(wording.answer, asked, has_box=bool(plan.boxes))

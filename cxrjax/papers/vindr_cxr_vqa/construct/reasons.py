@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Container, Sequence
 from random import Random
 
-from cxrjax.papers.vindr_cxr_vqa.annotation import ImageAnnotation
+from cxrjax.papers.vindr_cxr_vqa.annotation import ImageAnnotation, related
 from cxrjax.papers.vindr_cxr_vqa.construct import image_facts, places
 from cxrjax.papers.vindr_cxr_vqa.construct.lesions import ORGANS, area, find_lesions
 from cxrjax.papers.vindr_cxr_vqa.construct.plan import REASON_WORDS, PlannedQuestion, are
@@ -188,7 +188,8 @@ def _extent(label: str, boxes: Sequence[PixelBox], texts: _Texts) -> list[str]:
     sides = image_facts.sides_of(label, boxes, texts.frame)
     if sides == {"right", "left"}:
         sentences.append(texts("sides_both"))
-    elif sides:
+    # Of what a marked class is a more general or more special word for, nothing is denied.
+    elif sides and not {*texts.image.present} & {*related(label)}:
         (other,) = {"right", "left"} - sides
         sentences.append(texts("sides_one", other_side=other))
     return sentences

@@ -73,7 +73,9 @@ class TemplateWriter:
             words = class_words()[plan.labels[0]]
             values |= {
                 "finding": words.name,
-                "The_finding": f"The {words.name}" if words.article else words.name,
+                "The_finding": words.name
+                if words.with_article == words.name
+                else f"The {words.name}",
                 "a_finding": words.with_article,
                 "boxes_and": _and(plan.boxes.get(words.name, ())),
             }

@@ -108,9 +108,8 @@ class ClassWords:
 
     @property
     def with_article(self) -> str:
-        """`a Pleural effusion`, `Cardiomegaly`."""
-        article = "an" if self.article and self.name[0] in "AEIOU" else self.article
-        return f"{article} {self.name}".strip()
+        """`a Pleural effusion`, `Cardiomegaly`; "an Other lesion" is not English."""
+        return self.name if self.name[0] in "AEIOU" else f"{self.article} {self.name}".strip()
 
     @property
     def prose_with_article(self) -> str:

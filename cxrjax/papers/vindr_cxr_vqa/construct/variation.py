@@ -18,7 +18,8 @@ def vary_name(words: ClassWords, templates: VindrTemplates, rng: Random) -> tupl
     drawn = rng.random()
     name = words.with_article
     how = ""
-    if drawn < templates.variation["synonym"]:
+    # Where the name takes no article that the class needs, a question uses other names.
+    if drawn < templates.variation["synonym"] or not name.startswith(words.article):
         name, how = rng.choice(words.synonyms), "synonym"
     elif drawn < templates.variation["synonym"] + templates.variation["lower"]:
         # A short form stays as it is.
