@@ -111,6 +111,12 @@ def test_pool():
     doubtful = pool_of(refine(DOUBTFUL).refinement.sentences)
     assert set(doubtful.doubtful) == {"pneumonia"}
     assert "pneumonia" not in doubtful.absent
+    text = (
+        "A right effusion blunts the angle. Effusion at the costophrenic angle. Nodular densities."
+    )
+    pool = pool_of(refine(f"{text} No infiltrate. Scar.").refinement.sentences, (), ["Left scar."])
+    assert pool.present["pleural_effusion"].regions == ("right lung",)
+    assert (pool.present["nodule"].several, pool.present["scar"].located, pool.absent) == (1, 0, {})
 
 
 def test_answers_follow_from_the_report(asked):

@@ -31,6 +31,7 @@ class SentenceFact:
     certain: bool = True  # False where the sentence is not sure
     severity: str | None = None
     cause: str | None = None
+    several: bool = False  # whether the sentence has its noun in the plural
 
     @property
     def words(self) -> FindingWords:
@@ -51,6 +52,7 @@ _OPEN = re.compile(
     r"/|\b(?:or|possible|possibly|probable|probably|likely|may|versus|vs|is|are|was|were|which|history)\b"
     r"|^.{55,}"
 )
+_PLURAL = re.compile(r"(?:[^siu]s|ces|ta)$")
 _GENERAL = ("cardiopulmonary abnormality", "lung disease")
 
 
@@ -134,6 +136,7 @@ def _fact(
         one.certainty == "certain",
         severity if finding.graded or finding.sized else None,
         None if cause and _OPEN.search(cause.lower()) else cause,
+        bool(finding.plural) and _PLURAL.search(plain[slice(*one.span)]) is not None,
     )
 
 
@@ -195,4 +198,5 @@ def _regions(
         found = region_names.effusion_regions(places, severity)
     else:
         found = region_names.lung_regions(places)
-    return tuple(load_regions().combine(found)), bool(places)
+    # "At the apex" leaves open of which lung.
+    return tuple(load_regions().combine(found)), any(place.side for place in places)

@@ -47,11 +47,16 @@ class Pool:
 _PARTS = ("lung_volumes", "angles", "pleura", "aorta")
 
 
-def pool_of(sentences: Iterable[RefinedSentence], boxed: Collection[str] = ()) -> Pool:
+def pool_of(
+    sentences: Iterable[RefinedSentence],
+    boxed: Collection[str] = (),
+    passed_over: Iterable[str] = (),
+) -> Pool:
     """Pools the statements of refined sentences; each is about its sentence's region.
 
     Args:
         boxed: regions that have a box, where any have; zones of a clear lung are among them.
+        passed_over: sentences of the report that were left out; what they find may be elsewhere.
     """
     several: dict[str, list[SentenceFact]] = {}
     absent: dict[str, SentenceFact] = {}
@@ -76,15 +81,23 @@ def pool_of(sentences: Iterable[RefinedSentence], boxed: Collection[str] = ()) -
                 several.setdefault(fact.subject, []).append(fact)
             else:
                 absent.setdefault(fact.subject, fact)
+    open_ones = [f for text in passed_over for f in find_facts(text) if f.polarity == "pos"]
+    doubtful = {fact.subject: fact for fact in open_ones} | doubtful
     zones = _zones(normal)
     normal = {r: zones[r] for r in zones if r in (boxed or zones)} | normal
     present = {name: _merge(facts) for name, facts in several.items()}
-    seen = [f for f in (*present.values(), *doubtful.values()) if f.words.kind != "device"]
+    for name in present.keys() & {fact.subject for fact in open_ones}:
+        present[name] = dataclasses.replace(present[name], located=False)
+    seen = [*present.values(), *doubtful.values(), *open_ones]
+    seen = [fact for fact in seen if fact.words.kind != "device"]
     affected = {region for fact in seen for region in fact.regions}
     overlap = load_regions().overlap
+    absent = {k: f for k, f in absent.items() if k not in present and k not in doubtful}
+    if "airspace" in {fact.words.group for fact in seen}:
+        absent.pop("opacity", None)  # "no infiltrate": the scar is whiter than the lung, too
     return Pool(
         present,
-        {k: f for k, f in absent.items() if k not in present and k not in doubtful},
+        absent,
         {k: f for k, f in doubtful.items() if k not in present},
         {r: text for r, text in normal.items() if not any(overlap(r, one) for one in affected)},
     )

@@ -217,9 +217,10 @@ def is_many_of(finding: str) -> bool:
 
 
 def is_several(fact: SentenceFact) -> bool:
-    """Returns true for a finding in the plural: its noun is one, or it is in two places that it
-    cannot join."""
-    return is_many_of(fact.subject) or (bool(fact.words.plural) and _is_apart(fact))
+    """Returns true for a finding in the plural: its noun or its sentence is, or it is in two
+    places that it cannot join."""
+    apart = bool(fact.words.plural) and _is_apart(fact)
+    return is_many_of(fact.subject) or fact.several or apart
 
 
 def _is_apart(fact: SentenceFact) -> bool:

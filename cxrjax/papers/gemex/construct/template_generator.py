@@ -196,7 +196,10 @@ class TemplateGenerator:
         askers = []
         for refined in batch:
             rng = random.Random(f"{self.seed}/{refined.report.report_id}")
-            pool = pool_of(refined.refinement.sentences, refined.report.boxes)
+            told, report = refined.refinement.sentences, refined.report
+            kept = {sentence.source for sentence in told}
+            rest = [one.text for n, one in enumerate(report.sentences) if n not in kept]
+            pool = pool_of(told, report.boxes, rest)
             askers.append(Asker(pool, rng))
         offers = [
             dataclasses.replace(offer, report=number)
