@@ -229,12 +229,20 @@ class _Generator(wording.QuestionMaker):
         inside, around = [], []
         above = self.definitions.region_ancestors
         outer = {region, *above(region)} & {*_DATA["regions"]["not_cardiopulmonary"]}
+        hidden = {region, *above(region)} & {*_DATA["regions"]["not_outlined"]}
+        side = self.definitions.regions[region].side
+        # Fluid at a lung's base is in the pleural space.
+        pleural = region in ("pleural spaces", *self.definitions.on_side("pleural spaces", "both"))
         for node in self.said:
             if outer and _CARDIOPULMONARY in node.obs_entities and not node.positive:
                 continue
-            if any(name == region or region in above(name) for name in node.region_names):
+            of_pleura = pleural and node.positive and "pleura" in node.obs_subcategories
+            of_pleura = of_pleura and (not side or node.laterality in (side, "bilateral"))
+            if any(region in (name, *above(name)) for name in node.region_names) or of_pleura:
                 inside.append(node)
-            elif overlap(node.region_names, [region]):
+            elif overlap(node.region_names, [region]) and (
+                node.positive or not hidden or hidden & {*node.region_names}
+            ):
                 around.append(node)
         return inside, around
 
@@ -318,9 +326,10 @@ class _Generator(wording.QuestionMaker):
             yield self.by_template(where, "finding_where", True, placed, values, sure, told)
         if one.category == "device" or any(lump in one.name for lump in _DATA["findings"]["lumps"]):
             return
-        # One word: of several lesions, those that are worst.
-        if worst := max(phrases.grade(o.modifiers) for o in present):
-            graded = [o for o in present if phrases.grade(o.modifiers) == worst]
+        # One word: of several lesions, those that are worst; none where one is left open.
+        grades = [phrases.grade(o.modifiers) for o in present]
+        if all(grades):
+            graded = [o for o, n in zip(present, grades, strict=True) if n == max(grades)]
             told = {"severity": graded[0].modifiers["severity"][0]}
             kind = "D04_how_severe_is_finding"
             yield self.by_template(kind, "finding_severity", True, graded, values, sure, told)

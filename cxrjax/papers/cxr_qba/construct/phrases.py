@@ -80,7 +80,7 @@ def _adjectives(modifiers: Sequence[tuple[str, str]], name: str) -> list[str]:
             and not (len(value) > _SAME_STEM and value[:_SAME_STEM] in name)
         ]
         found += values
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys([*_DATA["more"].get(name, ()), *found]))
 
 
 def noun(
@@ -183,6 +183,8 @@ def _side_and_place(
     """Returns an adjective and the regions left to name: none that the finding's name implies."""
     usual = {region for finding in findings for region in finding.regions}
     usual |= {r for finding in findings for r in _DATA["beside"].get(finding.subcategory, ())}
+    if {finding.name for finding in findings} <= {*_LISTS["placed"]}:
+        return "", regions
     if set(regions) <= usual:
         return "", ()
     every = load_definitions().regions

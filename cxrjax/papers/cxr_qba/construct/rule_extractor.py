@@ -90,8 +90,7 @@ _WORDS = read_packaged(str(__package__), "reference/rule_extractor.toml")
 _CHANGES: Mapping[Time, str] = _WORDS["changes"]
 # Where the words behind "from the" are none of a landmark.
 _NO_LANDMARK = ("the", "a", "an", "left", "right")
-# Findings of lungs alone, and what projects over lungs.
-_LUNGS_ALONE, _BEFORE_LUNGS = _WORDS["lungs_alone"], _WORDS["before_lungs"]
+_ONE_ALONE = ("cardiac pacemaker",)  # however often and by whatever part it is told
 _SIDES = {"left": "left", "right": "right", "bilateral": "both", None: ""}
 
 
@@ -133,9 +132,9 @@ class RuleExtractor:
         return [_in_sentence(observation, sent_id) for observation in self._kept(sentence)]
 
     def _read(self, sentence: str) -> list[Observation]:
-        sentence = _RE["removed"].sub(r"\1 angle", sentence)
+        sentence = _RE["subsegmental"].sub("", _RE["removed"].sub(r"\1 angle", sentence))
         found = [_no_surer(one, sentence) for one in self._reader.read(sentence)]
-        found = [self._on_named_side(one, found) for one in found]
+        found = [self._of_its_organ(self._on_named_side(one, found)) for one in found]
         # A normal organ denies several findings in one statement.
         statements: dict[tuple[int, int, str], list[int]] = {}
         for number, one in enumerate(found):
@@ -162,6 +161,13 @@ class RuleExtractor:
         on_side = self.definitions.on_side
         regions = [name for region in one.regions for name in on_side(region, side)]
         return dataclasses.replace(one, side=side, regions=tuple(regions))
+
+    def _of_its_organ(self, one: Assertion) -> Assertion:
+        """Returns a statement of bones alone as one of a finding that bones have."""
+        above = self.definitions.region_ancestors
+        bones = one.regions and all("bones" in (name, *above(name)) for name in one.regions)
+        other = _WORDS["of_bones"].get(one.finding)
+        return dataclasses.replace(one, finding=other) if bones and other else one
 
     def _observe(
         self, place: int, said: Sequence[Sequence[Assertion]], parents: Sequence[int]
@@ -203,7 +209,7 @@ class RuleExtractor:
             children=tuple(
                 self._observe(other, said, parents)
                 for other, parent in enumerate(parents)
-                if parent == place
+                if parent == place and said[other][0].finding != one.finding
             ),
         )
 
@@ -215,8 +221,7 @@ class RuleExtractor:
         if not one.organ:
             if alone := self._own_place(one, sign):
                 regions = self._usual(findings, alone)
-            elif one.finding in _LUNGS_ALONE:
-                regions = tuple(name for name in regions if not self._lies_before_lungs(name))
+            regions = tuple(name for name in regions if self._may_be_in(one.finding, name))
             regions = regions or self._usual(findings, self._side(one))
         return self.definitions.resolve_regions(regions, "")[0]
 
@@ -224,9 +229,11 @@ class RuleExtractor:
         sides = {self.definitions.regions[name].side for name in one.regions} - {""}
         return "both" if len(sides) > 1 else next(iter(sides), _SIDES[one.side])
 
-    def _lies_before_lungs(self, region: str) -> bool:
-        """Returns true for bones and the like, over which what is in lungs projects."""
-        return not {region, *self.definitions.region_ancestors(region)}.isdisjoint(_BEFORE_LUNGS)
+    def _may_be_in(self, finding: str, region: str) -> bool:
+        """Returns false for bones and the like, over which what is in lungs projects."""
+        around = {region, *self.definitions.region_ancestors(region)}
+        outside = (e["regions"] for e in _WORDS["never_in"] if finding in e["findings"])
+        return all(around.isdisjoint(regions) for regions in outside)
 
     def _own_place(self, one: Assertion, parent: Assertion | None) -> str:
         """Returns the side where a finding's place is that of another organ's sign, else "".
@@ -288,6 +295,8 @@ def _similar(first: Observation, second: Observation) -> bool:
     lengths = sorted(map(_longest, (first, second)))
     if 0 < lengths[0] < 0.8 * lengths[1]:
         return False  # two of a kind, and not one that was rounded
+    if first.positive and {*first.entity} <= {*_ONE_ALONE}:
+        return True
     if not first.regions or not second.regions or {*first.regions} == {*second.regions}:
         return True
     return first.positive and (_tells_where(first, second) or _tells_where(second, first))
