@@ -11,6 +11,7 @@ from importlib import resources
 import pytest
 
 from cxrjax.papers.gemex.construct import questions
+from cxrjax.papers.gemex.construct.facts import find_facts
 from cxrjax.papers.gemex.construct.pool import pool_of
 from cxrjax.papers.gemex.construct.questions import QUESTIONS_PER_REPORT, check
 from cxrjax.papers.gemex.construct.refine import RuleRefiner
@@ -115,6 +116,7 @@ def test_pool():
         "A right effusion blunts the angle. Effusion at the costophrenic angle. Nodular densities."
     )
     pool = pool_of(refine(f"{text} No infiltrate. Scar.").refinement.sentences, (), ["Left scar."])
+    assert find_facts("The heart is large.")[0].severity is None
     assert pool.present["pleural_effusion"].regions == ("right lung",)
     assert (pool.present["nodule"].several, pool.present["scar"].located, pool.absent) == (1, 0, {})
 

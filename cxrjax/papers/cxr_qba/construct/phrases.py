@@ -113,6 +113,11 @@ def _phrase(said: Sequence[str], side: str, name: str) -> str:
     return " ".join([*others, *adverbs, state, *filter(None, [side]), rest])
 
 
+def says_many(modifiers: Sequence[tuple[str, str]]) -> bool:
+    """Returns whether a modifier puts a noun in the plural."""
+    return any(value in _LISTS["many"] for _, value in modifiers)
+
+
 def place(regions: Sequence[str], of_lungs: bool = False) -> str:
     """` in the left lung base`, ` in the lungs and the hila`, or nothing.
 
@@ -208,7 +213,7 @@ NORMAL = "Normal "
 
 def describe_normal(organ: str) -> tuple[str, str]:
     """Returns the name and the summary sentence of an organ that is normal."""
-    return f"{NORMAL}{organ}", f"The {organ} {verb(organ)} normal."
+    return f"{NORMAL}{organ}", f"The {shown(organ)} {verb(shown(organ))} normal."
 
 
 def calls_normal(name: str) -> bool:

@@ -90,6 +90,7 @@ _WORDS = read_packaged(str(__package__), "reference/rule_extractor.toml")
 _CHANGES: Mapping[Time, str] = _WORDS["changes"]
 # Where the words behind "from the" are none of a landmark.
 _NO_LANDMARK = ("the", "a", "an", "left", "right")
+_SEVERAL = ("spread", "multifocal")
 _ONE_ALONE = ("cardiac pacemaker",)  # however often and by whatever part it is told
 _SIDES = {"left": "left", "right": "right", "bilateral": "both", None: ""}
 
@@ -134,7 +135,9 @@ class RuleExtractor:
     def _read(self, sentence: str) -> list[Observation]:
         sentence = _RE["subsegmental"].sub("", _RE["removed"].sub(r"\1 angle", sentence))
         found = [_no_surer(one, sentence) for one in self._reader.read(sentence)]
-        found = [self._of_its_organ(self._on_named_side(one, found)) for one in found]
+        found = [
+            _several(self._of_its_organ(self._on_named_side(one, found)), sentence) for one in found
+        ]
         # A normal organ denies several findings in one statement.
         statements: dict[tuple[int, int, str], list[int]] = {}
         for number, one in enumerate(found):
@@ -218,6 +221,8 @@ class RuleExtractor:
     ) -> list[str]:
         """Returns the regions of a statement; `sign` is what it was taken from."""
         regions = one.regions
+        if one.finding in _WORDS["whole"]:
+            return []
         if not one.organ:
             if alone := self._own_place(one, sign):
                 regions = self._usual(findings, alone)
@@ -266,6 +271,14 @@ def _no_surer(one: Assertion, sentence: str) -> Assertion:
     return dataclasses.replace(one, certainty="likely") if only_sign else one
 
 
+def _several(one: Assertion, sentence: str) -> Assertion:
+    """Returns a lump whose noun is in the plural as one of several."""
+    many = _RE["lumps"].search(sentence, *one.span) and one.status == "present"
+    if not many or phrases.says_many(one.modifiers) or one.side == "bilateral":
+        return one
+    return dataclasses.replace(one, modifiers=(*one.modifiers, _SEVERAL))
+
+
 def _in_sentence(observation: Observation, sent_id: str) -> Observation:
     children = tuple(_in_sentence(child, sent_id) for child in observation.children)
     return dataclasses.replace(observation, sentence_ids=(sent_id,), children=children)
@@ -298,6 +311,11 @@ def _similar(first: Observation, second: Observation) -> bool:
     if first.positive and {*first.entity} <= {*_ONE_ALONE}:
         return True
     if not first.regions or not second.regions or {*first.regions} == {*second.regions}:
+        return True
+    # Of both sides, and one of them again.
+    inner, outer = sorted((first, second), key=lambda one: len(one.regions))
+    within = {*inner.regions} <= {*outer.regions} and {*inner.modifiers} <= {*outer.modifiers}
+    if first.positive and within and first.certainty == second.certainty:
         return True
     return first.positive and (_tells_where(first, second) or _tells_where(second, first))
 

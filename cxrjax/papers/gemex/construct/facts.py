@@ -126,7 +126,7 @@ def _fact(
     plain = text.lower()
     found = None if absent else load_vocabulary().cues["cause"].search(plain, one.span[1])
     cause = text[slice(*found.span("cause"))].strip() if found else None
-    severity = None if absent else _severity(plain, one.span)
+    severity = None if absent else _severity(plain, one.span, finding.sized)
     regions, located = _regions(finding, places, severity, absent, source_regions)
     return SentenceFact(
         finding.name,
@@ -140,14 +140,16 @@ def _fact(
     )
 
 
-def _severity(text: str, span: tuple[int, int]) -> str | None:
-    """Returns the severity nearest before the finding in its part of the sentence, or in it."""
+def _severity(text: str, span: tuple[int, int], sized: bool) -> str | None:
+    """Returns the severity nearest before the finding in its part of the sentence, or in it; a size
+    where the finding has one."""
     before = text[max(0, span[0] - _SEVERITY_REACH) : span[1]]
     joints = [joint.end() for joint in _JOINTS.finditer(before[: len(before) - span[1] + span[0]])]
     found = [
         (match.start(), name)
         for name, pattern in load_vocabulary().severities.items()
         for match in pattern.finditer(before[max(joints, default=0) :])
+        if sized or match[0] not in ("small", "tiny", "large")
     ]
     return max(found)[1] if found else None
 
