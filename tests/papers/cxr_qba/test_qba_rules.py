@@ -52,7 +52,8 @@ def test_interpretations_are_children(rules, sentence, tree):
 @cases("findings, expected")
 def test_what_two_sentences_say_is_told_once_and_where_it_is(rules, findings, expected):
     found = rules.extract(ReportSections({"findings": findings})).observations
-    assert [one.summary_sentence for one in found] == expected
+    told = [each.summary_sentence for one in found for each in (one, *one.children)]
+    assert told == expected
 
 
 def test_sections_are_merged_and_silent_sentences_told(rules):

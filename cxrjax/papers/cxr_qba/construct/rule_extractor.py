@@ -299,7 +299,14 @@ def merge_similar(observations: Sequence[Observation]) -> list[Observation]:
                 break
         else:
             kept.append(observation)
-    return kept
+    return [_without_told(one, kept) for one in kept]
+
+
+def _without_told(one: Observation, told: Sequence[Observation]) -> Observation:
+    """Returns an observation without what it is taken for and another states outright."""
+    sure = [other for other in told if other is not one and other.certainty == "certain"]
+    children = (c for c in one.children if not any(_similar(c, other) for other in sure))
+    return dataclasses.replace(one, children=tuple(children))
 
 
 def _similar(first: Observation, second: Observation) -> bool:
@@ -341,7 +348,10 @@ def _tells_where(inner: Observation, outer: Observation) -> bool:
             s for name in one.regions for s in known.sides.get(name) or {known.regions[name].side}
         }
 
-    parts = all({*known.region_ancestors(name)} & {*outer.regions} for name in inner.regions)
+    above = (
+        {*known.region_ancestors(name), *_WORDS["in_lobe"].get(name, ())} for name in inner.regions
+    )
+    parts = all(around & {*outer.regions} for around in above)
     sure = phrases.CERTAINTIES.index(inner.certainty) <= phrases.CERTAINTIES.index(outer.certainty)
     return parts and sure and {*inner.regions} != {*outer.regions} and sides(inner) == sides(outer)
 

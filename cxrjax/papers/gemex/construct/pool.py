@@ -1,6 +1,7 @@
 """The certain statements of a refined report, pooled, and the templates that word them."""
 
 import dataclasses
+import itertools
 import random
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
@@ -86,8 +87,9 @@ def pool_of(
     zones = _zones(normal)
     normal = {r: zones[r] for r in zones if r in (boxed or zones)} | normal
     present = {name: _merge(facts) for name, facts in several.items()}
-    for name in present.keys() & {fact.subject for fact in open_ones}:
-        present[name] = dataclasses.replace(present[name], located=False)
+    for fact in open_ones:
+        if (known := present.get(fact.subject)) and not _within(fact.regions, known.regions):
+            present[fact.subject] = dataclasses.replace(known, located=False)
     seen = [*present.values(), *doubtful.values(), *open_ones]
     seen = [fact for fact in seen if fact.words.kind != "device"]
     affected = {region for fact in seen for region in fact.regions}
@@ -101,6 +103,11 @@ def pool_of(
         {k: f for k, f in doubtful.items() if k not in present},
         {r: text for r, text in normal.items() if not any(overlap(r, one) for one in affected)},
     )
+
+
+def _within(regions: Iterable[str], others: Iterable[str]) -> bool:
+    atoms = load_regions().atoms
+    return {*itertools.chain(*map(atoms, regions))} <= {*itertools.chain(*map(atoms, others))}
 
 
 def _zones(normal: Mapping[str, str]) -> dict[str, str]:
@@ -206,8 +213,11 @@ class Asker:
         region = refine.spoken(offer.region) if offer.region else ""
         slots = {"region": region, **_verbs("", refine.is_many(region))}
         if offer.about:
-            slots |= _verbs("name_", refine.is_many_of(offer.about))
-            slots |= {"finding": with_article(offer.about), "name": words_of(offer.about).noun}
+            fact, words = self.pool.present.get(offer.about), words_of(offer.about)
+            many = fact is not None and refine.is_several(fact)
+            slots |= _verbs("name_", many or refine.is_many_of(offer.about))
+            slots |= {"finding": with_article(offer.about)}
+            slots |= {"name": words.plural if many and words.plural else words.noun}
         options = [(capital(one.text), one in right) for one in (*right, *wrong)]
         self.rng.shuffle(options)
         answer: str | tuple[str, ...] = offer.answer or right[0].text
