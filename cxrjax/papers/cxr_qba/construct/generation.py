@@ -188,7 +188,10 @@ class _Generator(wording.QuestionMaker):
         # Without a covering one, this and that is not there, of others nothing is said.
         sure = least_sure(o.certainty for o in lasting) if covering else "likely"
         if own is None:
-            return sure
+            systems = {system for o in lasting for system in o.obs_subcategories}
+            # Of a study much is denied before it is normal.
+            much = "lungs" in systems and ("heart" in systems or any(map(_denies_any, lasting)))
+            return sure if covering or much or region is None else "uncertain"
         if not covering and not any(o in own for o in lasting):
             return "uncertain"
         # "A normal chest" was not said with one segment in mind.

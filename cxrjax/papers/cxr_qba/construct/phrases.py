@@ -80,7 +80,7 @@ def _adjectives(modifiers: Sequence[tuple[str, str]], name: str) -> list[str]:
             and not (len(value) > _SAME_STEM and value[:_SAME_STEM] in name)
         ]
         found += values
-    return list(dict.fromkeys([*_DATA["more"].get(name, ()), *found]))
+    return list(dict.fromkeys([*_DATA["more"].get(name, ()), *map(shown, found)]))
 
 
 def noun(
@@ -158,7 +158,7 @@ def describe(
     where = place(_both_sides(rest), of_lungs)
     last = findings[-1].name
     if not positive:
-        acute = "acute" if ACUTE in modifiers else ""
+        acute = " ".join(["acute"] * (ACUTE in modifiers) + _DATA["more"].get(last, []))
         names = join([shown(f.name) for f in findings], "or")
         absent = " ".join(filter(None, [acute, side, names]))
         start = f"There {verb(last)} no" + (" definite" if certainty != "certain" else "")

@@ -1,7 +1,6 @@
 """The certain statements of a refined report, pooled, and the templates that word them."""
 
 import dataclasses
-import itertools
 import random
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
@@ -88,7 +87,8 @@ def pool_of(
     normal = {r: zones[r] for r in zones if r in (boxed or zones)} | normal
     present = {name: _merge(facts) for name, facts in several.items()}
     for fact in open_ones:
-        if (known := present.get(fact.subject)) and not _within(fact.regions, known.regions):
+        known, overlap = present.get(fact.subject), load_regions().overlap
+        if known and any(not any(overlap(r, own) for own in known.regions) for r in fact.regions):
             present[fact.subject] = dataclasses.replace(known, located=False)
     seen = [*present.values(), *doubtful.values(), *open_ones]
     seen = [fact for fact in seen if fact.words.kind != "device"]
@@ -103,11 +103,6 @@ def pool_of(
         {k: f for k, f in doubtful.items() if k not in present},
         {r: text for r, text in normal.items() if not any(overlap(r, one) for one in affected)},
     )
-
-
-def _within(regions: Iterable[str], others: Iterable[str]) -> bool:
-    atoms = load_regions().atoms
-    return {*itertools.chain(*map(atoms, regions))} <= {*itertools.chain(*map(atoms, others))}
 
 
 def _zones(normal: Mapping[str, str]) -> dict[str, str]:

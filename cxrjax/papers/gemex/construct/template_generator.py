@@ -91,6 +91,7 @@ def _about(asker: Asker, fact: SentenceFact) -> Iterator[Offer]:
     pool = asker.pool
     for line in load_implications().get(name, ()):
         beside = [pool.present[one] for one in line.get("with", ()) if one in pool.present]
+        beside = [one for one in beside if may_touch(fact, one)]
         missing = [one for one in line.get("without", ()) if one in pool.absent]
         if not _fits(line, fact, beside, missing):
             continue
@@ -104,6 +105,12 @@ def _about(asker: Asker, fact: SentenceFact) -> Iterator[Offer]:
         terms = {"about": name, "answer": capital(answer)}
         yield Offer("open_ended", "implication", "implication", tell, **terms)
         return  # the first line that fits
+
+
+def may_touch(*facts: SentenceFact) -> bool:
+    """Returns false for findings of which one is on the right and the other on the left."""
+    one, other = ({r.split()[0] for r in fact.regions} & {"left", "right"} for fact in facts)
+    return not one or not other or bool(one & other)
 
 
 def load_implications() -> Mapping[str, Sequence[Mapping[str, Any]]]:
