@@ -209,7 +209,8 @@ class Asker:
         slots = {"region": region, **_verbs("", refine.is_many(region))}
         if offer.about:
             fact, words = self.pool.present.get(offer.about), words_of(offer.about)
-            many = fact is not None and refine.is_several(fact)
+            # Whether it is there is asked of one: a plural would give the answer away.
+            many = offer.asked != "presence" and fact is not None and refine.is_several(fact)
             slots |= _verbs("name_", many or refine.is_many_of(offer.about))
             slots |= {"finding": with_article(offer.about)}
             slots |= {"name": words.plural if many and words.plural else words.noun}
