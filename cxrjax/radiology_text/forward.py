@@ -21,7 +21,6 @@ from cxrjax.radiology_text.reach import (
     is_run_on,
     is_supposed,
     keeps_against,
-    lemmas_at,
     next_item,
 )
 
@@ -173,7 +172,7 @@ class Forward:
     def _of_denied(self, cue: Match[Cue]) -> bool:
         """Returns whether a doubt belongs to the items that a "no" denies."""
         bare = self.tokens.forms[self.cue_at[0]] in ("no", "without", "not")
-        gap = lemmas_at(self.tokens, self.last_item + 1, cue.first)
+        gap = self.tokens.forms[self.last_item + 1 : cue.first]
         return bare and self.seen_since > 0 and _RELATIVE.issuperset(gap)
 
     def _is_listed(self, cue: Match[Cue]) -> bool:
@@ -199,7 +198,7 @@ class Forward:
         if lemma not in ("than", "over"):
             return
         than = lemma == "than"
-        if than and self._denies and "other" in lemmas_at(tokens, self.cue_at[0], place):
+        if than and self._denies and "other" in tokens.forms[self.cue_at[0] : place]:
             self.says, self.seen_since = "", 0  # "no other lesion than cardiomegaly"
         elif than and place and tokens.forms[place - 1] == "likely":
             self.says, self.seen_since = "hedged likely", 0  # "less likely than atelectasis"
@@ -225,17 +224,15 @@ class Forward:
     def _passes_over(self, place: int, item: NamedItem) -> bool:
         """Returns whether the cue in force says nothing of an item in its reach."""
         tokens, since = self.tokens, self.seen_since
-        if self.adjective and place - self.cue_at[1] > ADJECTIVE_REACH:
-            return True
-        if since and self.says != "past" and is_given(tokens, self.last_item, item):
-            return True
-        if since and is_run_on(tokens, self.last_item, item, self.clause[1], self.cues):
-            return True
-        if since and self.says == "past" and is_lasting(item):
-            return True  # "history of tuberculosis, scarring"
-        if self._denies and not since and is_of_given(tokens, self.cue_at, item):
-            return True  # "no cause for the effusion"
-        return is_supposed(tokens, item)  # "cannot tell whether the nodule is new"
+        past = self.says == "past"
+        return (
+            (self.adjective and place - self.cue_at[1] > ADJECTIVE_REACH)
+            or (since and not past and is_given(tokens, self.last_item, item))
+            or (since and is_run_on(tokens, self.last_item, item, self.clause[1], self.cues))
+            or (since and past and is_lasting(item))  # "history of tuberculosis, scarring"
+            or (self._denies and not since and is_of_given(tokens, self.cue_at, item))
+            or is_supposed(tokens, item)  # "cannot tell whether the nodule is new"
+        )
 
     def _ends_before(self, place: int) -> bool:
         """Returns whether the reach of the cue in force ends at a word."""
@@ -252,7 +249,7 @@ class Forward:
             return True  # "no retropulsion, mild spondylosis"
         if lemma in _PLAINLY:
             return bool(since) and says.startswith("hedged")  # "and definite effusion"
-        behind = lemmas_at(tokens, place + 1, place + 2)
+        behind = tokens.forms[place + 1 : place + 2]
         if lemma == "given" and since:
             return behind == ["the"] and says.startswith("hedged")  # "given the cavity"
         if lemma == ":":
@@ -282,5 +279,5 @@ def _ends_at_colon(
 
 def _is_behind_procedure(tokens: Words, begin: int, place: int) -> bool:
     """Returns whether a "the" follows the name of a procedure without being part of it."""
-    done = lemmas_at(tokens, begin, place)
+    done = tokens.forms[begin:place]
     return bool(done) and done[-1] not in _LEADS_ON

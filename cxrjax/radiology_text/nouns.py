@@ -38,9 +38,8 @@ def is_counted(words: str) -> bool:
     if noun.isupper():
         return noun not in _WORDS["mass_letters"]
     noun = noun.lower()
-    if noun in _WORDS["counted"]:
-        return True
-    return noun not in _WORDS["mass"] and not noun.endswith(tuple(_WORDS["mass_endings"]))
+    is_mass = noun in _WORDS["mass"] or noun.endswith(tuple(_WORDS["mass_endings"]))
+    return noun in _WORDS["counted"] or not is_mass
 
 
 def with_article(words: str) -> str:

@@ -56,7 +56,7 @@ def is_of_given(tokens: Words, cue: tuple[int, int], item: NamedItem) -> bool:
     """Returns whether a "no" denies only a property or part of an item that is presupposed."""
     if tokens.forms[cue[0]] not in ("no", "not", "without") or item.statement is not None:
         return False
-    gap = lemmas_at(tokens, cue[1], min(item.own))
+    gap = tokens.forms[cue[1] : min(item.own)]
     place = len(gap) - 1 - gap[::-1].index("the") if "the" in gap else 0
     if place < 2 or gap[place - 1] not in ("of", "for", "to", "in", "within", "from", "with"):
         return False
@@ -65,8 +65,8 @@ def is_of_given(tokens: Words, cue: tuple[int, int], item: NamedItem) -> bool:
 
 def is_supposed(tokens: Words, item: NamedItem) -> bool:
     """Returns whether a clause asks about, or denies, a property of an item that it presupposes."""
-    before = lemmas_at(tokens, max(0, min(item.own) - 5), min(item.own))
-    behind = lemmas_at(tokens, item.last, item.last + _PREDICATE_REACH)
+    before = tokens.forms[max(0, min(item.own) - 5) : min(item.own)]
+    behind = tokens.forms[item.last : item.last + _PREDICATE_REACH]
     while behind and behind[0] not in _EQUATES and behind[0] not in (",", "and"):
         behind.pop(0)
     if item.statement is not None or "the" not in before or behind[:1] in ([], [","], ["and"]):
@@ -81,7 +81,7 @@ def is_run_on(
 ) -> bool:
     """Returns whether an item with a degree follows another without punctuation: "no pneumothorax
     small effusion"."""
-    gap = lemmas_at(tokens, begin + 1, min(item.own))
+    gap = tokens.forms[begin + 1 : min(item.own)]
     if {",", "and", "or", "nor", "/", "with", "(", ")", ":", "versus", "vs"} & set(gap):
         return False
     told = item.statement is not None or any(word in _GRADES for word in gap)
@@ -101,7 +101,7 @@ def is_given(tokens: Words, begin: int, item: NamedItem) -> bool:
 
 def is_preferred(tokens: Words, begin: int, place: int) -> bool:
     """Returns whether an item is preferred to the next: "favored over", "more likely ... than"."""
-    before = lemmas_at(tokens, begin, place)
+    before = tokens.forms[begin:place]
     if tokens.forms[place] == "over":
         return bool({"favor", "favored", "likely"} & set(before[-4:]))
     if "more" not in before[-9:] or not _WEIGHED & set(before[-9:]):
@@ -112,18 +112,12 @@ def is_preferred(tokens: Words, begin: int, place: int) -> bool:
 def is_other(tokens: Words, cue: tuple[int, int], place: int, says: str) -> bool:
     """Returns whether the denial of a thing that is not a finding ends at a comma: "no
     retropulsion, mild spondylosis"."""
-    denied = lemmas_at(tokens, cue[1], place)
-    graded = lemmas_at(tokens, place + 1, place + 2)
+    denied = tokens.forms[cue[1] : place]
+    graded = tokens.forms[place + 1 : place + 2]
     describes = _GRADES | _KINDS
     if not says.startswith("denied") or not denied or denied[-1] in describes:
         return False
-    return bool((_GRADES | {"new"}) & set(graded)) and not {"or", "nor"} & {
-        *lemmas_at(tokens, place, len(tokens))
-    }
-
-
-def lemmas_at(tokens: Words, first: int, last: int) -> list[str]:
-    return tokens.forms[first:last]
+    return bool((_GRADES | {"new"}) & {*graded}) and not {"or", "nor"} & {*tokens.forms[place:]}
 
 
 def next_item(items: Sequence[NamedItem], inside: Sequence[int], place: int) -> list[int]:
@@ -157,9 +151,7 @@ def ends_at(
 ) -> bool:
     """Returns whether the reach of a cue ends at a comma, an "and" or a "with"."""
     mark = tokens.forms[place]
-    if mark in ("or", "nor", "/"):
-        return False
-    if _or_follows(tokens, place, clause[1], cues):
+    if mark in ("or", "nor", "/") or _or_follows(tokens, place, clause[1], cues):
         return False
     next_item = next((items[n] for n in inside if min(items[n].own) > place), None)
     words = tokens.forms[place + 1 : next_item.first if next_item else clause[1]]
@@ -180,7 +172,7 @@ def ends_at(
         # "Markings without consolidation, effusion, pneumothorax" goes on.
         expected = next_item is not None and next_item.is_expected and not words
         # "No effusion or pneumothorax, right rib fractures": the "or" has closed the list.
-        closed = mark == "," and "or" in lemmas_at(tokens, cue_at[1], place)
+        closed = mark == "," and "or" in tokens.forms[cue_at[1] : place]
         if mark == "," and next_item and _states_itself(tokens, next_item.last, clause[1]):
             return True
         return graded or ended or (mark == "," and (opened_late or closed) and not expected)
@@ -190,9 +182,7 @@ def ends_at(
         if mark == "," and words[:1] == ["the"]:
             return True  # "if there is a history of cancer, the nodule ..."
         return (
-            says == "past"
-            and mark in (",", "with")
-            and bool({"now", "there", "still"} & set(words))
+            says == "past" and mark in (",", "with") and bool({"now", "there", "still"} & {*words})
         )
     if mark == "," and not (opened_late or graded or organ) and next_item is not None:
         # "Suspected pneumonia, atelectasis": one doubt over a list.
@@ -227,8 +217,7 @@ def _or_follows(tokens: Words, place: int, end: int, cues: dict[int, Match[Cue]]
         word = tokens.forms[later]
         if word in ("or", "nor", "versus", "vs"):
             return True
-        if word in ("and", "with", "(", ")") and tokens.forms[place] != ",":
-            return False
-        if word in VERBS:
+        joins = word in ("and", "with", "(", ")") and tokens.forms[place] != ","
+        if joins or word in VERBS:
             return False
     return False

@@ -14,7 +14,7 @@ from cxrjax.radiology_text.english import Match, Words
 from cxrjax.radiology_text.forward import PARTS, Forward, Judgement, say
 from cxrjax.radiology_text.items import NamedItem
 from cxrjax.radiology_text.lexicon import Cue, word_set
-from cxrjax.radiology_text.reach import BARRIERS, DEFINITE, is_lasting, is_unaltered, lemmas_at
+from cxrjax.radiology_text.reach import BARRIERS, DEFINITE, is_lasting, is_unaltered
 
 _GROUNDS = DEFINITE | word_set("grounds")
 _CAUSES = frozenset(("due", "because", "owing", "secondary", "given", "since"))
@@ -59,7 +59,7 @@ def judge(
             say(judged[before[-1]], said[0].payload.before, (said[0].first, said[0].last))
     _likewise(tokens, items, judged)
     for n, (one, other) in enumerate(itertools.pairwise(items), start=1):
-        gap = lemmas_at(tokens, one.last, min(other.own)) if _SURGERY & set(one.names) else []
+        gap = tokens.forms[one.last : min(other.own)] if _SURGERY & set(one.names) else []
         reason = gap == ["for"] or gap[-2:] in (["due", "to"], ["secondary", "to"])
         if reason and not {",", "and", "with"} & {*gap}:
             judged[n] = Judgement("uncertain", "possible", "past")  # "lobectomy for cancer"
@@ -90,7 +90,7 @@ def _is_twice_denied(
         if place in own:
             continue
         first, last = min(place, min(item.own)), max(place, item.last)
-        apart = {",", "and", ":", "(", "or", "nor", "/"} & {*lemmas_at(tokens, first, last)}
+        apart = {",", "and", ":", "(", "or", "nor", "/"} & {*tokens.forms[first:last]}
         others = [one for one in items if one is not item and clause[0] <= one.first < clause[1]]
         if not apart and not any(one.first >= first for one in others if one.names):
             return True
@@ -146,7 +146,7 @@ def _looks_back(
         return False
     if _is_value(tokens, cue) and closes(tokens, cue.last, clause[1]):
         return True  # "effusion: no, cardiomegaly: yes"
-    if cue.payload.before.startswith("value") and lemmas_at(tokens, cue.last, cue.last + 1) in _AT:
+    if cue.payload.before.startswith("value") and tokens.forms[cue.last : cue.last + 1] in _AT:
         return _is_value(tokens, cue)  # "effusion: possibly at the left base"
     alone = cue.last - cue.first == 1 and tokens.forms[cue.first] == "no"
     if alone and left[-1].last == cue.first and closes(tokens, cue.last, clause[1]):
@@ -278,7 +278,7 @@ def _blanked(tokens: Words, items: Sequence[NamedItem], judged: list[Judgement])
     """Takes OpenI's blank before an explanation for the "likely" that it mostly hides: "streaky
     opacities, XXXX atelectasis"."""
     for one, other in itertools.pairwise(range(len(items))) if "xxxx" in tokens.forms else ():
-        gap = lemmas_at(tokens, items[one].last, min(items[other].own))
+        gap = tokens.forms[items[one].last : min(items[other].own)]
         plain = not (judged[one].reason or judged[other].reason or items[other].statement)
         if plain and "xxxx" in gap and not {"and", "with", "or", "(", *VERBS} & set(gap):
             judged[other] = Judgement("present", "likely", reason="hedged")
@@ -288,7 +288,7 @@ def _likewise(tokens: Words, items: Sequence[NamedItem], judged: list[Judgement]
     """Copies a status to the list after it: "edema is absent, as are effusion and mass"."""
     copies = False
     for one, other in itertools.pairwise(range(len(items))) if "as" in tokens.forms else ():
-        gap = lemmas_at(tokens, items[one].last, min(items[other].own))
+        gap = tokens.forms[items[one].last : min(items[other].own)]
         opens = any(a == "as" and b in COPULAS for a, b in itertools.pairwise(gap))
         opens = opens and not {"no", "not", "without"} & set(gap[gap.index("as") :])
         copies = opens or (copies and {"and", "or", ","} >= set(gap) - {"the", "any", "a"})
@@ -306,7 +306,7 @@ def _beside_others(
 ) -> None:
     """Marks items as uncertain if the alternative is not a finding: "nodule versus vessel"."""
     for n in inside if not _VERSUS.isdisjoint(tokens.forms) else ():
-        behind = lemmas_at(tokens, items[n].last, items[n].last + 2)
+        behind = tokens.forms[items[n].last : items[n].last + 2]
         named = any(items[n].last < item.first <= items[n].last + 3 for item in items)
         weighed = len(behind) == 2 and behind[0] in _VERSUS and behind[1].isalpha()
         if weighed and not named and behind[1] not in _EARLIER and not judged[n].reason:
@@ -325,7 +325,7 @@ def _alternatives(
         open_ = all(judged[n].reason in ("", "hedged") for n in (one, other)) or versus
         named = items[one].statement is None and items[other].statement is None
         stroke = gap == {"/"} and named and not _is_one_label(items[one], items[other])
-        both = lemmas_at(tokens, items[other].last, items[other].last + 2) == ["or", "both"]
+        both = tokens.forms[items[other].last : items[other].last + 2] == ["or", "both"]
         either = versus or "or" in gap or stroke or both
         words = tokens.forms[items[one].last : min(items[other].own)]
         if versus and words[0] == "," and words[1:2] not in (["versus"], ["vs"]):

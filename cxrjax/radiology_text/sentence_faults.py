@@ -127,8 +127,5 @@ def _is_list(words: list[str]) -> bool:
 def is_plural(noun: str) -> bool:
     """Returns whether a noun has a plural form."""
     low = noun.lower()
-    if low.endswith("'s"):
-        return False
-    return low in _WORDS["irregular"] or (
-        low.endswith("s") and len(low) > 3 and not _AS_ONE.search(low)
-    )
+    regular = low.endswith("s") and len(low) > 3 and not _AS_ONE.search(low)
+    return not low.endswith("'s") and (low in _WORDS["irregular"] or regular)

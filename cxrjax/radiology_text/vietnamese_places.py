@@ -69,9 +69,8 @@ def _lists(sentence: VietnameseSentence, before: Spot, spot: Spot) -> bool:
     gap = {*sentence.forms[before.last : spot.first]}
     if "," in gap and any(item.last <= before.first for item in sentence.items):
         # "Dải xơ đáy phổi, phổi phải chưa thấy tổn thương": each place has its own.
-        if sentence.form(spot.last) in sentence.sets["fronts"]:
-            return False
-        if any(item.begin == spot.last for item in sentence.items):
+        behind = any(item.begin == spot.last for item in sentence.items)
+        if behind or sentence.form(spot.last) in sentence.sets["fronts"]:
             return False
     return bool(gap) and gap <= sentence.sets["list"] | sentence.sets["place_gap"]
 
