@@ -31,7 +31,7 @@ _ANSWER, _RETRACTION, _REASON, _NUMBER, _MEASURE = map(
 _EXCEPT, _ASKS_NUMBER, _ASKING, _INVERTED, _CLAUSE_END = map(
     lexicon.pattern, ("except", "asks_number", "asking", "inverted", "clause_end")
 )
-_TEACHES = lexicon.pattern("teaching")
+_TEACHES, _MODAL_CHANGE = map(lexicon.pattern, ("teaching", "modal_change"))
 _NO_ANSWER = lexicon.pattern("no_answer", re.IGNORECASE)
 _ZERO = ("0", "00", "zero", "none")
 _ASKED_VERDICT = re.compile(r"\W*(?:yes|no)\W*\?", re.I)
@@ -251,6 +251,8 @@ class EnglishReader:
         told = {one.time for one in self._about(kept, asked)} - {"current"}
         if len(told) != 1 or (outcome == "undecided" and not opened):
             return outcome
+        if not opened and _MODAL_CHANGE.search(lexicon.plain_text(said)):
+            return "undecided"  # "it may have decreased"
         (time,) = told
         agrees = time == asked.change or (asked.change, time) == ("better", "resolved")
         agrees |= asked.change == "any" and time != "unchanged"
@@ -409,19 +411,23 @@ class EnglishReader:
         return (said[-1], place) if said else (None, -1)
 
     def _of_side(self, parts: Sequence[_Part], asked: AskedFor) -> Outcome | None:
-        """The verdict that is said of the side asked: "none on the left"."""
-        found = None
-        for part in parts if asked.side else ():
-            for segment in _segments(part.tokens, _MARKS - {":"}):
+        """The verdict that is said of the side asked, "none on the left", or of each side."""
+        found: dict[str, Outcome] = {}
+        for part in parts:
+            for segment in (*_segments(part.tokens, _MARKS - {":"}), range(len(part.tokens))):
                 words = [part.tokens[place] for place in segment if _is_word(part.tokens[place])]
                 said = [m for m in self._said(words) if m.payload in _VERDICTS]
                 taken = {place for m in said for place in range(m.first, m.last)}
                 rest = [word for place, word in enumerate(words) if place not in taken]
                 sides = {word.lemma for word in rest} & {"left", "right"}
                 kinds = {match.payload for match in said}
-                if len(kinds) == 1 and sides == {asked.side} and _is_place(rest, self._english):
-                    found = meaning(said[-1].payload, asked)
-        return found
+                plain = asked.side or any(words[m.first].lemma in _words("bare") for m in said)
+                if len(kinds) == len(sides) == 1 and plain and _is_place(rest, self._english):
+                    found[sides.pop()] = meaning(said[-1].payload, asked)
+        if asked.side or len(found) < 2 or found["left"] == found["right"]:
+            return found.get(asked.side or ("left" if len(found) > 1 else ""))
+        mixed: Outcome = "no" if asked.of_both or asked.is_denied else "yes"
+        return mixed if mixed in found.values() and not asked.change else "undecided"
 
     def _beside(self, parts: Sequence[_Part], asked: AskedFor) -> bool:
         """Returns whether an answer places the finding on the other side: "yes, on the right"."""

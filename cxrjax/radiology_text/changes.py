@@ -104,9 +104,8 @@ def _is_of_none(
         return not (_COMPARES & {*tokens.forms} and changes == 1)
     near = range(max(0, match.first - 3), min(len(tokens), match.last + 2))
     around = {tokens.forms[place] for place in near if place not in named}
-    if match.payload == "unchanged" and around & _WHOLE and "wall" not in around:
-        return True
-    return match.payload == "resolved" and not _is_removal(tokens, match)
+    whole = match.payload == "unchanged" and bool(around & _WHOLE) and "wall" not in around
+    return whole or (match.payload == "resolved" and not _is_removal(tokens, match))
 
 
 def _changed(
@@ -341,7 +340,8 @@ def _is_removal(tokens: Words, match: Match[Time]) -> bool:
 
 def _opens_another(tokens: Words, match: Match[Time]) -> bool:
     """Returns whether words of time belong to something unread: ", stable hilar contours"."""
-    begins = match.first > 0 and tokens.forms[match.first - 1] in (",", "and")
+    leads = tokens.forms[match.first - 1 : match.first + 1]
+    begins = match.first > 0 and leads[0] in (",", "and") and leads[1] not in _STATES
     if not begins or match.last == len(tokens):
         return False
     behind = tokens.forms[match.last]

@@ -71,6 +71,8 @@ def _translated(run: str, behind: bool, ahead: bool) -> list[Piece]:
     last, start, end = words[-1]
     if not ahead and len(words) > 1:
         last = _LAST.get(run[start:end], _LAST.get(last, last))
+    if last == "no" and not ahead and words[-2][0] in ("left", "right"):
+        last = "none"  # "右侧胸腔积液，左侧未见"
     words[-1] = last, start, end
     return [word for word in words if word[0]]
 

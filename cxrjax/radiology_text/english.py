@@ -11,7 +11,7 @@ from cxrjax.records import QARecord
 
 Payload = TypeVar("Payload")
 
-_WORD = re.compile(r"[a-z0-9]+")
+_WORD = re.compile(r"\d+(?:\.\d+)+|[a-z0-9]+")
 _SPELLING = read_packaged(str(__package__), "reference/spelling_en.toml")
 _BRITISH = re.compile(_SPELLING["british"])
 _AMERICAN, _IRREGULAR = _SPELLING["american"], _SPELLING["singular"]

@@ -51,7 +51,7 @@ def explain(
             if EXPLAINABLE.intersection(items[n - 1].names) and _UNCALCIFIED.fullmatch(between):
                 found[n] = n - 1  # "nodule without calcification"
                 continue
-        plain = judged[n].status != "absent" and not judged[n].not_now and item.statement is None
+        plain = judged[n].status != "absent" and not judged[n].not_now and not item.is_normal
         apparent = "apparent" in (tokens.form(item.first - 1), tokens.form(item.first - 2))
         if not plain or not (apparent or EXPLAINABLE.intersection(item.names)):
             continue

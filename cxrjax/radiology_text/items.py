@@ -18,7 +18,7 @@ _PLACES = ("lungs", "thoracic spine", "bones")
 # Findings whose names are those of organs too.
 _ORGANS_TOO = frozenset(("lymphadenopathy", "bowel dilatation", "interstitial markings"))
 _OF_ORGAN = word_set("ordinals") | {"the", "left", "right", "both"}
-_JOINTS = (",", "and", "but", "yet", "otherwise", "mildly", "slightly", "are", "is")
+_JOINTS = (",", "and", "nor", "but", "yet", "otherwise", "mildly", "slightly", "are", "is")
 _ONES = word_set("before_one")
 _PASSED = word_set("passed")
 
@@ -498,6 +498,7 @@ def _states_of(
         # What has not grown may be large: "the heart size has not increased".
         led = tuple(tokens.forms[max(0, state.first - 2) : state.first])
         own_word |= led in (("has", "not"), ("have", "not"))
+        own_word |= tokens.form(state.last) in ("cm", "mm")  # "lungs: 0.5 cm nodule"
         # A finding's own word, or one that describes it: "eighth rib: undisplaced fracture".
         if own_word or (tokens.forms[state.last - 1] in _DESCRIBING and state.last in taken):
             state = _next(tokens, state, states)

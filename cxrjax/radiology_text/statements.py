@@ -203,8 +203,8 @@ class _Parse:
             if n not in self.gone:
                 self._assert(n)
                 refers += [item.refers] * (len(self.assertions) - len(refers))
-        if any(cue.payload.after == "except" for cue in self.cues):
-            _drop_excepted(self.assertions, refers)
+        excepts = any(cue.payload.after == "except" for cue in self.cues)
+        _drop_excepted(self.assertions, refers, excepts)
         context = _context_of(self.items, self.judged, self.assertions, self.before)
         return SentenceReading(*_merged(self.assertions, refers), context, tuple(unsaid))
 
@@ -219,7 +219,8 @@ class _Parse:
             return
         status, certainty, time = meant
         severity = next((v for k, v in self.modifiers[n] if k == "severity"), None)
-        if certainty == "certain" and self._is_qualified(item, status, severity):
+        sure = certainty == "certain" and time != "resolved"
+        if sure and self._is_qualified(item, status, severity):
             certainty = "likely"
         if item.refers and self._adds_nothing(n, time):
             return
@@ -270,7 +271,7 @@ class _Parse:
         effusion", "grossly clear"."""
         if item.is_normal:
             return _is_gross(self.tokens, item)
-        plain = self.tokens.forms[min(item.own) - 1] in _PLAIN
+        plain = self.tokens.forms[min(item.own) - 1] in (*_PLAIN, *_LARGE)
         return status == "absent" and (severity in _LARGE or plain)
 
     def _adds_nothing(self, n: int, time: Time) -> bool:
@@ -333,14 +334,21 @@ def _context_of(
     )
 
 
-def _drop_excepted(assertions: list[Assertion], refers: list[bool]) -> None:
-    """Takes out a denial that an exception of the same finding takes back: "no effusion except for
-    a trace at the left base"."""
+def _drop_excepted(assertions: list[Assertion], refers: list[bool], excepts: bool) -> None:
+    """Takes out a denial that the same finding takes back, or is of a kind of it: "no effusion
+    except for a trace", "not a large effusion but some fluid", "emphysema without bullae"."""
     for n in reversed(range(len(assertions) - 1)):
         one, other = assertions[n], assertions[n + 1]
-        said = (one.finding, one.status, one.organ, one.source, other.source)
-        if said == (other.finding, "absent", "", None, None) and other.status == "present":
-            del assertions[n], refers[n]
+        if one.finding != other.finding or {one.organ, other.organ} != {""}:
+            continue
+        large = one.certainty == "likely" and one.side is other.side is None
+        back = (one.status, other.status, other.source) == ("absent", "present", None)
+        kind = (one.status, other.cue, other.side) == ("present", "without", None)
+        if (back and (excepts or large)) or kind:
+            del assertions[n + kind], refers[n + kind]
+            for m, later in enumerate(assertions):
+                if later.source is not None and later.source > n + kind:
+                    assertions[m] = dataclasses.replace(later, source=later.source - 1)
 
 
 def _merged(
@@ -380,11 +388,10 @@ def _merged(
 
 
 def _repeats(one: Assertion, other: Assertion) -> bool:
-    if (one.finding, one.status, one.certainty) != (other.finding, other.status, other.certainty):
-        return False
-    if one.count is not None or (one.sizes and other.sizes):
-        return False
-    if one.time != other.time and "current" not in (one.time, other.time):
+    said = (one.finding, one.status, one.certainty)
+    apart = one.time != other.time and "current" not in (one.time, other.time)
+    apart |= one.count is not None or bool(one.sizes and other.sizes)
+    if apart or said != (other.finding, other.status, other.certainty):
         return False
     if one.status == "absent":
         return one.side == other.side or (

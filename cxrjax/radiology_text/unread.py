@@ -47,7 +47,7 @@ def _known(english: English) -> frozenset[str]:
     )  # fmt: skip
     times = {word for phrase, _ in english.times.phrases() for word in phrase}
     words = {word for phrase in phrases for word in phrase}
-    named = (word_set(name) for name in ("properties", "affirming", "amounts", "showing", "acting"))
+    named = map(word_set, ["properties", "affirming", "grades", "amounts", "showing", "acting"])
     return frozenset(words | times | _PREPOSITIONS | _AUXILIARIES | _MARKS).union(*named)
 
 
