@@ -193,9 +193,7 @@ class EnglishReader:
             if (start, end) != (0, len(said)):
                 whole = self._decided(said, (0, len(said)), assertions, asked)
                 outcome = outcome if whole == "nothing" else whole
-        if outcome == "nothing" and has_box and not asked.is_denied:
-            return "yes"
-        return outcome
+        return "yes" if outcome == "nothing" and has_box and not asked.is_denied else outcome
 
     def _asked(self, question: str) -> AskedFor:
         question = self._gloss(question[-_LONGEST_QUESTION:])[0]  # what is asked stands last
@@ -486,9 +484,7 @@ class EnglishReader:
             if asked.of_both and len(sides) == 1:
                 return "no"
             return "off_topic" if asked.side and sides - {asked.side} else "yes"
-        if len(kinds) == 1 and len(words) <= 12:
-            return kinds.pop()
-        return "nothing"
+        return kinds.pop() if len(kinds) == 1 and len(words) <= 12 else "nothing"
 
 
 _VERDICTS = ("yes", "no", "undecided", "normal", "abnormal", "here", "gone")
@@ -514,9 +510,8 @@ def _close_word(word: str) -> str:
 
 def _without_accents(text: str) -> str:
     """The text with its accented letters plain, every character at its place."""
-    if text.isascii():
-        return text
-    return "".join(unicodedata.normalize("NFKD", c)[0] for c in text)
+    plain = (unicodedata.normalize("NFKD", c)[0] for c in text)
+    return text if text.isascii() else "".join(plain)
 
 
 def _is_word(token: Word) -> bool:
@@ -706,9 +701,7 @@ def stated_outcome(about: Sequence[Assertion]) -> Outcome | None:
         here = {(o.finding, o.side, o.regions) for o in about if _is_firm(o, "present")}
         denied = {(o.finding, o.side, o.regions) for o in about if _is_firm(o, "absent")}
         return "undecided" if here & denied else "yes"
-    if "uncertain" in statuses:
-        return "undecided"
-    return "no" if statuses else None
+    return "undecided" if "uncertain" in statuses else "no" if statuses else None
 
 
 def _explains(one: Assertion, assertions: Sequence[Assertion]) -> bool:

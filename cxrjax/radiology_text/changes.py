@@ -324,9 +324,8 @@ def _share(tokens: Words, place: int) -> str:
 def _is_of_neither(tokens: Words, place: int) -> bool:
     """Returns whether a change is denied of two: "neither the nodes nor the mass have grown"."""
     before = tokens.forms[:place]
-    if "neither" not in before or "nor" not in before[before.index("neither") :]:
-        return False
-    return not {",", "but", "and"} & set(before[before.index("neither") :])
+    behind = {*before[before.index("neither") :]} if "neither" in before else set[str]()
+    return "nor" in behind and not {",", "but", "and"} & behind
 
 
 def _is_removal(tokens: Words, match: Match[Time]) -> bool:

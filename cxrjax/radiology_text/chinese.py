@@ -7,6 +7,7 @@ import functools
 import re
 
 from cxrjax.files import read_packaged
+from cxrjax.radiology_text.definitions import load_definitions
 
 _RUN = re.compile(r"[\u4e00-\u9fff]+(?:(?:CT|MRI|X)[\u4e00-\u9fff]+)*")
 _MARKS = str.maketrans("，。：；！？、（）“”【】", ',.:;!?,()""()')
@@ -39,7 +40,8 @@ def in_english(text: str) -> tuple[str, list[int] | None]:
             ends = text[place] == "\n" and (
                 text[place - 1 : place].isalpha() or text[place - 1] in ")）"
             )
-            pieces.append(". \n" if ends else text[place].translate(_MARKS))
+            mark = "；" if text[place] == "，" and _names_side(text, place + 1) else text[place]
+            pieces.append(". \n" if ends else mark.translate(_MARKS))
             places.extend([place] * len(pieces[-1]))
         if run is None:
             break
@@ -52,6 +54,15 @@ def in_english(text: str) -> tuple[str, list[int] | None]:
             steps = range(len(said)) if said == run[0] else [start] * (len(said) - 1) + [end]
             places.extend(run.start() + step for step in steps)
     return "".join(pieces), [*places, len(text)]
+
+
+def _names_side(text: str, place: int) -> bool:
+    """Returns whether a clause opens with a side and names a finding: "右侧胸膜增厚"."""
+    run = _RUN.match(text, place)
+    words = (
+        {word for word, *_ in _words(run[0]) or ()} if run and run[0][0] in "左右双两" else set()
+    )
+    return not words.isdisjoint(load_definitions().findings)
 
 
 def _is_english(before: str) -> bool:

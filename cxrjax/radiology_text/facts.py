@@ -120,9 +120,8 @@ def same(first: str, second: str, lang: str) -> bool:
         return said.keys() == meant.keys() and all(
             not (side and meant[key] and side != meant[key]) for key, side in said.items()
         )
-    if bool(one.keys() & _NEGATIONS) != bool(two.keys() & _NEGATIONS):
-        return False
-    return similarity(first, second) >= SAME
+    agree = bool(one.keys() & _NEGATIONS) == bool(two.keys() & _NEGATIONS)
+    return agree and similarity(first, second) >= SAME
 
 
 def entails(premise: str, fact: str, lang: str) -> bool:
@@ -205,9 +204,7 @@ def fact_ratio(matched: int, facts: int, others: int) -> float:
 
     A text without facts has 1 beside another without facts, and 0 beside one with some.
     """
-    if facts:
-        return matched / facts
-    return 0.0 if others else 1.0
+    return matched / facts if facts else float(not others)
 
 
 @functools.lru_cache(maxsize=_KEPT)

@@ -339,6 +339,7 @@ def _with_ones(tokens: Words, items: list[NamedItem], topic: Topic | None) -> li
         ):
             continue
         exists = leads == "is" and tokens.form(place - 2) == "there"
+        exists |= leads == "the" and tokens.form(place + 1) == "on"  # "the one on the left"
         if not before and topic and topic.statement is None and (leads in _SMALL or exists):
             items.append(NamedItem(place, place + 1, topic.names, own=own))
         elif before and not any(place - 1 in item.own for item in items if item.refers):

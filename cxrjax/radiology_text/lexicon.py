@@ -288,7 +288,9 @@ def with_table_rows(text: str) -> str:
     if "..." in text or "…" in text:
         text = _TRAILED.sub(lambda match: ":".ljust(len(match[0])), text)
     if "{" in text:
-        text = _KEY.sub(lambda m: (":" if m[0][0] == "," else "").ljust(len(m[0])), text)
+        text = _KEY.sub(lambda m: (":" if m[0][0] == "," else "").ljust(len(m[0])), text).replace(
+            "],", "];"
+        )
     columns: list[str] = []
     return _ROW.sub(lambda row: _as_statement(row, columns), text) if "|" in text else text
 

@@ -117,9 +117,8 @@ class MentionReader:
         return _without_describing(text, self._reader.read(text).assertions)
 
     def _class(self, one: Assertion) -> str | None:
-        if one.finding in self._named.values():
-            return one.finding
-        return self._class_of.get(one.finding)
+        own = one.finding in self._named.values()
+        return one.finding if own else self._class_of.get(one.finding)
 
 
 def _without_describing(text: str, assertions: Iterable[Assertion]) -> list[Assertion]:

@@ -49,10 +49,8 @@ def with_article(words: str) -> str:
     first = re.split(r"[\s-]", words)[0]
     if first.lower() in ("other", "another", "a", "an", "any", "no", "one"):
         return f"an{words}" if first.lower() == "other" else words
-    if first.isupper() and len(first) > 1:
-        vowel = first[0] in _WORDS["vowel_letters"]
-    else:
-        vowel = bool(_VOWEL_SOUND.match(words.lower()))
+    spelt = first.isupper() and len(first) > 1
+    vowel = first[0] in _WORDS["vowel_letters"] if spelt else _VOWEL_SOUND.match(words.lower())
     return f"{'an' if vowel else 'a'} {words}"
 
 

@@ -330,9 +330,7 @@ def _is_paired(tokens: Words, spot: _Spot, items: Sequence[NamedItem]) -> bool:
 
 def _side_of(regions: Sequence[str], english: English) -> str:
     sides = {english.definitions.regions[name].side for name in regions}
-    if sides == {"left", "right"}:
-        return "both"
-    return sides.pop() if len(sides) == 1 else ""
+    return "both" if sides == {"left", "right"} else sides.pop() if len(sides) == 1 else ""
 
 
 def _give(

@@ -58,9 +58,8 @@ def is_of_given(tokens: Words, cue: tuple[int, int], item: NamedItem) -> bool:
         return False
     gap = tokens.forms[cue[1] : min(item.own)]
     place = len(gap) - 1 - gap[::-1].index("the") if "the" in gap else 0
-    if place < 2 or gap[place - 1] not in ("of", "for", "to", "in", "within", "from", "with"):
-        return False
-    return not _TRACES & set(gap[:place])
+    leads = place > 1 and gap[place - 1] in ("of", "for", "to", "in", "within", "from", "with")
+    return leads and not _TRACES & {*gap[:place]}
 
 
 def is_supposed(tokens: Words, item: NamedItem) -> bool:
@@ -104,9 +103,7 @@ def is_preferred(tokens: Words, begin: int, place: int) -> bool:
     before = tokens.forms[begin:place]
     if tokens.forms[place] == "over":
         return bool({"favor", "favored", "likely"} & set(before[-4:]))
-    if "more" not in before[-9:] or not _WEIGHED & set(before[-9:]):
-        return False
-    return "than" not in before
+    return "more" in before[-9:] and bool(_WEIGHED & {*before[-9:]}) and "than" not in before
 
 
 def is_other(tokens: Words, cue: tuple[int, int], place: int, says: str) -> bool:

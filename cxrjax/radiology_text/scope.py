@@ -166,9 +166,8 @@ def _looks_back(
     if alone and parted and not closes(tokens, cue.last, clause[1]):
         return False  # "emphysema, nil superimposed", "nodules, none calcified"
     if not cue.payload.before:
-        return cue.payload.after in ("hedged likely", "hedged possible") and _ends_with(
-            tokens, cue.last, clause[1]
-        )
+        hedges = cue.payload.after in ("hedged likely", "hedged possible")
+        return hedges and _ends_with(tokens, cue.last, clause[1])
     if cue.last < clause[1] and tokens.forms[cue.last] in ("than", "over"):
         return True
     if not cue.payload.after and tokens.forms[cue.last - 1] in ("for", "of", "to"):
@@ -264,9 +263,9 @@ def _backward(
 
 def _is_of_denied(tokens: Words, item: NamedItem, before: Judgement, cue: Match[Cue]) -> bool:
     """Returns whether a denial leads to an item and the participle right behind it."""
-    if before.reason != "denied" or before.cue is None or before.cue[1] > item.first:
-        return False
-    return not {",", ":", "and", "but"} & {*tokens.forms[before.cue[0] : cue.first]}
+    first, last = before.cue or (0, len(tokens))
+    joints = {",", ":", "and", "but"} & {*tokens.forms[first : cue.first]}
+    return before.reason == "denied" and last <= item.first and not joints
 
 
 def _is_parenthesis(tokens: Words, judgement: Judgement) -> bool:
