@@ -404,9 +404,8 @@ class EnglishReader:
                 kinds = self._opening(part)
             said += [meaning(kind, asked) for kind in kinds]
             place = part.start if kinds else place
-        if {"yes", "no"} <= {*said}:
-            return "undecided", -1
-        return (said[-1], place) if said else (None, -1)
+        mixed = {"yes", "no"} <= {*said}
+        return ("undecided", -1) if mixed else (said[-1], place) if said else (None, -1)
 
     def _of_side(self, parts: Sequence[_Part], asked: AskedFor) -> Outcome | None:
         """The verdict that is said of the side asked, "none on the left", or of each side."""
@@ -529,9 +528,8 @@ def meaning(kind: str, asked: AskedFor) -> Outcome:
     if kind == "normal":
         return "yes" if asked.is_denied else "no"
     if kind == "abnormal":
-        if asked.is_denied:
-            return "no"
-        return "yes" if ANY_FINDING in asked.findings else "undecided"
+        is_any = ANY_FINDING in asked.findings
+        return "no" if asked.is_denied else "yes" if is_any else "undecided"
     if kind in ("here", "gone"):
         return "yes" if (kind == "here") != asked.is_denied else "no"
     return kind  # type: ignore[return-value]

@@ -187,7 +187,8 @@ def times_by_side(
     tokens: Words, items: Sequence[NamedItem], n: int, changes: Sequence[Match[Time]]
 ) -> dict[Side, Time]:
     """Reads an item's change on each side: "smaller on the left and unchanged on the right"."""
-    end = next((min(i.own) for i in items[n + 1 :] if i.names and i.own), len(tokens))
+    others = (min(i.own) for i in items[n + 1 :] if i.names and i.own and not i.refers)
+    end = next(others, len(tokens))
     if len(changes) < 2 or end - items[n].last < 5:
         return {}
     found: dict[Side, Time] = {}

@@ -260,8 +260,10 @@ class Forward:
             fronted = not since and tokens.forms[cue_at[0]] in _PROCEDURAL
             return behind in (["the"], ["without"]) or fronted  # "than before, without"
         if lemma == "the":
-            # "After thoracentesis the effusion is smaller"
-            return says == "past" and _is_behind_procedure(tokens, cue_at[1], place)
+            # "After thoracentesis the effusion is smaller", "without signs of infection the nodule"
+            opens = self._denies and cue_at[0] == 0 and tokens.forms[0] in ("without", "in")
+            begun = says == "past" or (opens and not COPULAS.isdisjoint(tokens.forms[place:]))
+            return begun and _is_behind_procedure(tokens, cue_at[1], place)
         # "Not detectably since, consistent with pneumonia"
         return lemma == "," and self._denies and tokens.forms[cue_at[0]] in _VERBAL
 

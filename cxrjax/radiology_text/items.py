@@ -18,7 +18,7 @@ _PLACES = ("lungs", "thoracic spine", "bones")
 # Findings whose names are those of organs too.
 _ORGANS_TOO = frozenset(("lymphadenopathy", "bowel dilatation", "interstitial markings"))
 _OF_ORGAN = word_set("ordinals") | {"the", "left", "right", "both"}
-_JOINTS = (",", "and", "nor", "but", "yet", "otherwise", "mildly", "slightly", "are", "is")
+_JOINTS = (",", "and", "nor", "not", "but", "yet", "otherwise", "mildly", "slightly", "are", "is")
 _ONES = word_set("before_one")
 _PASSED = word_set("passed")
 
@@ -198,7 +198,7 @@ def _by_side(tokens: Words, items: list[NamedItem]) -> list[NamedItem]:
 
 
 _BETWEEN_VALUES = frozenset((",", ":", "and", "side", "sided", "the", "on", "(", ")", "is"))
-_NO_VALUES = frozenset(("no", "none", "absent", "nil", "negative", "clear", "0", "not"))
+_NO_VALUES = frozenset(("no", "none", "absent", "nil", "negative", "clear", "0", "not", "false"))
 
 
 def _with_other_side(tokens: Words, items: list[NamedItem], english: English) -> list[NamedItem]:
@@ -457,7 +457,7 @@ def _find_states(tokens: Words, english: English) -> _States:
     normal = {
         match.first: match
         for match in language.normal_states.find(tokens)
-        if tokens.forms[max(0, match.first - 1)] not in ("better", "less")  # "better aerated lungs"
+        if tokens.forms[max(0, match.first - 1)] not in ("better", "less", "to")  # "slow to clear"
         # "Clear of infiltrates" says no more than that.
         if match.last == len(tokens)
         or (
@@ -509,17 +509,19 @@ def _states_of(
         denial = state.first - 1
         while denial > subject.last and tokens.forms[denial] in _WHOLLY:
             denial -= 1
-        not_so = None
-        if is_normal and tokens.forms[denial] == "not":
-            not_so = subject.payload.states.get(f"not {tokens.forms[state.last - 1]}")
+        not_so, names = None, subject.payload.normal
+        if is_normal and tokens.forms[denial] in ("not", "longer"):
+            ends = (" ".join(tokens.forms[state.first : state.last]), tokens.forms[state.last - 1])
+            found = (subject.payload.states.get(f"not {said}") for said in ends)
+            ceases = tokens.forms[denial] == "longer"  # "bones no longer intact"
+            not_so = next(filter(None, found), names[0] if ceases else None)
             is_normal = not_so is None
-        names = subject.payload.normal
         if is_borderline:
             names = names[:1]
         elif not is_normal:
             names = (not_so or state.payload,)
         own = {*range(subject.first, subject.last), *range(state.first, state.last)}
-        own |= {denial} if not_so else set()
+        own |= {denial, denial - (tokens.forms[denial] == "longer")} if not_so else set()
         # A denial looks at the state: "the heart is not enlarged".
         first, last = max(state.first, subject.first), max(state.last, subject.last)
         items.append(

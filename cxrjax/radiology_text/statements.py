@@ -192,6 +192,7 @@ class _Parse:
         """Returns what the sentence asserts."""
         self.assertions: list[Assertion] = []
         self.first_of: dict[int, int] = {}
+        self.is_parted = False  # each side of a finding has been told
         refers: list[bool] = []
         unsaid: list[Unsaid] = []
         for n, item in enumerate(self.items):
@@ -222,7 +223,8 @@ class _Parse:
         sure = certainty == "certain" and time != "resolved"
         if sure and self._is_qualified(item, status, severity):
             certainty = "likely"
-        if item.refers and self._adds_nothing(n, time):
+        again = self.is_parted and self.tokens.forms[item.first] in ("and", "but", "while")
+        if item.refers and (again or self._adds_nothing(n, time)):
             return
         self.first_of[n] = len(self.assertions)
         sign = _explained(self.tokens, self.items, self.judged, n, self.first_of)
@@ -234,6 +236,7 @@ class _Parse:
         apart: Mapping[Side, Time] = {}
         if both and status != "absent":
             apart = times_by_side(self.tokens, self.items, n, self.changes)
+            self.is_parted |= bool(apart)
         meanings: list[tuple[Status, Time, Side | None]] = [(status, time, side)]
         if apart and not judgement.not_now:
             meanings = [

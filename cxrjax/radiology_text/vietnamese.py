@@ -532,12 +532,13 @@ def _looks_back(
         return False
     behind = sentence.form(cue.last)
     if sentence.forms[cue.first - 1] == ":":
-        return behind in ("", ",", ")", "/")
+        return behind in ("", ",", ")", "/", ";")
     if behind in sentence.sets["than"]:
         return True  # "ít khả năng hơn xẹp phổi"
     ahead = next((item for item in sentence.items if item.first >= cue.last), None)
-    if ahead is None:
-        return True
+    if ahead is None:  # "vôi hóa quai động mạch chủ, không bóc tách" denies something unnamed
+        apart = cue.last - cue.first == 1 and sentence.forms[cue.first - 1] == ","
+        return not (apart and behind.isalpha() and behind not in sentence.sets["loose"])
     gap = sentence.forms[cue.last : ahead.begin]
     turns = any(cue.last <= place < ahead.first for place in sentence.contrasts)
     return turns or "," in gap or ":" in gap
