@@ -201,8 +201,9 @@ def test_a_key_that_is_none_is_refused(monkeypatch):
     monkeypatch.chdir(ROOT)
     with pytest.raises(UserError, match="stepz"):
         cxrjax.train("configs/records_lora.py", "x", {"training.stepz": 1})
-    with pytest.raises(UserError, match="nowhere: not there; expected a folder"):
-        cxrjax.load("nowhere")
+    for source, found in (("nowhere", "not there; expected a folder"), (__file__, "no GGUF file")):
+        with pytest.raises(UserError, match=found):
+            cxrjax.load(source)
 
 
 # Somebody at CVAT: draws what was true; tests of the import read an export again.
@@ -227,10 +228,11 @@ assert [one.text for one in answers][0] == answer.text and len(answers.table()) 
 assert "".join(model.stream(chest, "Where is the left lung?")) == answers[1].raw
 assert {row["system"] for row in table} == {"base", "tuned"}
 assert model.ask(np.asarray(PIL.Image.open(chest)), "Where is the right lung?").raw == answer.raw
-try:
-    model.ask(chest, [])
-except UserError as error:
-    print(error)
+for image, question in ((chest, []), (chest, 5), ([chest], "Where is the right lung?")):
+    try:
+        model.ask(image, question)
+    except UserError as error:
+        print(error)
 """
 
 
@@ -266,6 +268,11 @@ def test_the_examples_of_the_page_run(tmp_path):
     command = [sys.executable, str(tmp_path / "examples.py")]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment)
     assert done.returncode == 0, done.stderr[-3000:]
-    assert "The right lung is located at (1)." in done.stdout
-    assert "'smooth': no such box reading; the nearest is 'smoothed'" in done.stdout
-    assert "no question: give at least one" in done.stdout
+    for told in (
+        "The right lung is located at (1).",
+        "'smooth': no such box reading; the nearest is 'smoothed'",
+        "no question: give at least one",
+        "a question of type int: expected words",
+        "a list of images: ask about one at a time",
+    ):
+        assert told in done.stdout

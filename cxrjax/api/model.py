@@ -121,7 +121,7 @@ class Model:
         """
         from cxrjax.decoding.predictor import predict_questions
 
-        alone = isinstance(question, str | QARecord)
+        alone = isinstance(question, str | QARecord) or not isinstance(question, Sequence)
         questions: list[Any] = [question] if alone else list(question)
         if not questions:
             raise UserError("no question: give at least one, such as 'Where is the effusion?'")
@@ -236,6 +236,8 @@ class Model:
 
         if isinstance(question, QARecord):
             return question.model_copy(update={"question_id": str(number), "image_hw": image_hw})
+        if not isinstance(question, str):
+            raise UserError(f"a question of type {type(question).__name__}: expected words")
         words = " ".join(question.split())
         if not words:
             raise UserError("an empty question: write one, such as 'Where is the effusion?'")

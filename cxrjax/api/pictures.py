@@ -29,6 +29,8 @@ def as_file(image: Picture) -> AnyFile:
         return HeldFile("image", bytes(image))
     from PIL import Image
 
+    if isinstance(image, list | tuple):
+        raise UserError(f"a {type(image).__name__} of images: ask about one at a time")
     if not isinstance(image, Image.Image):
         pixels = np.asarray(image)
         grey = pixels.ndim == 2 and pixels.dtype in (np.uint8, np.uint16)

@@ -79,7 +79,10 @@ def kind_of(source: str | Path) -> Kind:
     """
     source = to_path(source)
     if source.is_file():
-        return "gguf"  # whose reader says what is wrong with any other file
+        with reading(source), source.open("rb") as file:
+            if file.read(4) != b"GGUF":
+                raise UserError(f"{source}: no GGUF file; name the folder of a model")
+        return "gguf"
     if (source / MODEL_FILE).is_file():
         return "base"
     if (source / ADAPTER_CONFIG).is_file():
