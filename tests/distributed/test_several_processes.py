@@ -151,11 +151,12 @@ def test_damaged_checkpoints_are_refused_by_both_processes_in_one_line(
 
 
 @pytest.mark.heavy
-def test_resumes_with_another_number_of_processes(alone, train):
-    _, workdir = train(2, "changing", code=130, stop_before=3)
-    output, _ = train(4, "changing", code=130, stop_before=5)
+def test_resumes_with_another_number_of_processes_and_of_slices(alone, train):
+    slices = "--config.mesh.slices=2"
+    _, workdir = train(2, "changing", slices, code=130, stop_before=3)
+    output, _ = train(1, "changing", code=130, stop_before=5)
     assert "resumed from the checkpoint of step 2" in output
-    assert "resumed from the checkpoint of step 4" in train(1, "changing")[0]
+    assert "resumed from the checkpoint of step 4" in train(4, "changing", slices)[0]
     names = {path.name for path in (workdir / "examples").iterdir()}
     assert names == {"0_of_1.jsonl", "0_of_2.jsonl", "1_of_2.jsonl"} | {
         f"{i}_of_4.jsonl" for i in range(4)
