@@ -17,6 +17,7 @@ import stat
 import sys
 import traceback
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from cxrjax.distributed import hosts
 from cxrjax.distributed.meshes import named_leaves
 from cxrjax.errors import BucketError, UserError
 from cxrjax.files import file_sha256, replace_text
-from cxrjax.paths import in_bucket, remove_tree, to_path
+from cxrjax.paths import in_bucket, remove_tree, to_path, walk
 from cxrjax.training import orbax_s3
 from cxrjax.training.step import TrainState
 from cxrjax.training.workdir import silence_writers, storage_errors
@@ -40,6 +41,7 @@ DIRECTORY = "checkpoints"
 DAMAGED = "damaged_checkpoints"
 _DELETED = "deleted"
 _FOR_EVER = 10**7  # seconds
+_AT_ONCE = 16  # files that are hashed: of a bucket, requests under way
 _MOVE_AWAY = "bring back the files as they were written, or move it away"
 _JSON = ("data", "base", "metrics")
 CHECKSUMS = "checksums.json"
@@ -415,8 +417,10 @@ def write_checksums(directory: Path, names: Iterable[str] | None = None, **more:
     Args:
         more: hashes of something else than files, by name.
     """
-    names = _content_files(directory) if names is None else names
-    files = {name: file_sha256(directory / name) for name in names}
+    names = _content_files(directory) if names is None else list(names)
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        hashes = pool.map(lambda name: file_sha256(directory / name), names)
+        files = dict(zip(names, hashes, strict=True))
     replace_text(directory / CHECKSUMS, json.dumps({"sha256": files, **more}, indent=1) + "\n")
 
 
@@ -459,7 +463,7 @@ def read_checksums(directory: Path) -> dict[str, str]:
     return items
 
 
-def find_damage(directory: Path, parts: Iterable[str] | None = None) -> str | None:
+def find_damage(directory: Path, parts: Collection[str] | None = None) -> str | None:
     """Finds damage in the files that `write_checksums` has seen in a directory; None: none.
 
     Args:
@@ -474,25 +478,32 @@ def find_damage(directory: Path, parts: Iterable[str] | None = None) -> str | No
         raise
     except UserError as error:
         return str(error)
-    for name, checksum in expected.items():
-        try:
-            file = path_inside(directory, name)
-            if parts is not None and file.relative_to(directory).parts[0] not in parts:
-                continue
-            if not file.exists():
-                return f"{file} is missing"
-            if file_sha256(file) != checksum:
-                return f"{file} is not what was written"
-        except BucketError:
-            raise
-        except OSError as error:
-            return f"{file}: cannot be read: {error.strerror or error}"
-        except (UserError, ValueError) as error:
-            return str(error)
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        found = pool.map(lambda entry: _damage_of(directory, *entry, parts), expected.items())
+        return next(filter(None, found), None)
+
+
+def _damage_of(
+    directory: Path, name: str, checksum: str, parts: Collection[str] | None
+) -> str | None:
+    try:
+        file = path_inside(directory, name)
+        if parts is not None and file.relative_to(directory).parts[0] not in parts:
+            return None
+        if not file.exists():
+            return f"{file} is missing"
+        if file_sha256(file) != checksum:
+            return f"{file} is not what was written"
+    except BucketError:
+        raise
+    except OSError as error:
+        return f"{file}: cannot be read: {error.strerror or error}"
+    except (UserError, ValueError) as error:
+        return str(error)
     return None
 
 
 def _content_files(directory: Path) -> list[str]:
-    found = (path for path in directory.rglob("*") if path.is_file())
+    found = (to_path(folder) / name for folder, _, files in walk(directory) for name in files)
     names = (path.relative_to(directory).as_posix() for path in found)
     return sorted(name for name in names if name not in (CHECKSUMS, *_WRITTEN_LATER))
