@@ -52,7 +52,7 @@ from cxrjax.training.config import ExperimentConfig, ModelConfig
 from cxrjax.training.step import init_state
 from cxrjax.training.store import CheckpointStore
 from cxrjax.training.workdir import CONFIG_FILE, write_json
-from cxrjax.untrusted.foreign_files import MIB, read_bytes
+from cxrjax.untrusted.foreign_files import MIB, open_foreign, read_bytes
 
 Kind = Literal["base", "run", "hf", "gguf", "peft"]
 # Beside the tokenizer itself: what transformers reads with a model, and we keep for the way back.
@@ -79,7 +79,7 @@ def kind_of(source: str | Path) -> Kind:
     """
     source = to_path(source)
     if source.is_file():
-        with reading(source), source.open("rb") as file:
+        with reading(source), open_foreign(source) as file:
             if file.read(4) != b"GGUF":
                 raise UserError(f"{source}: no GGUF file; name the folder of a model")
         return "gguf"

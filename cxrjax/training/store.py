@@ -479,7 +479,7 @@ def find_damage(directory: Path, parts: Collection[str] | None = None) -> str | 
     except UserError as error:
         return str(error)
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        found = pool.map(lambda entry: _damage_of(directory, *entry, parts), expected.items())
+        found = pool.map(lambda name: _damage_of(directory, name, expected[name], parts), expected)
         return next(filter(None, found), None)
 
 
