@@ -63,6 +63,7 @@ def read_table(
         try:
             header = [(spellings or {}).get(name, name) for name in next(reader, [])]
             _check_header(path, header, required)
+            header = [_printable(name) for name in header]
             lines.begin_row()
             blank = faults = 0
             name = path.name

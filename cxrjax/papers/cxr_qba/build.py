@@ -401,6 +401,10 @@ class QbaBuilder(Builder[QbaOptions]):
                     records = list(
                         to_records(kept, shown, split, None, self.generator, keep, earlier)
                     )
+                ids = collections.Counter(record.question_id for record in records)
+                if twice := next((name for name, count in ids.items() if count > 1), ""):
+                    told = f"{twice!r} comes twice, of the questions or a table's images"
+                    raise Unusable("duplicate_id", told)
                 yield from records
 
     def balance_rule(self) -> str:

@@ -259,6 +259,17 @@ class NativeQuestion(Native):
     answers: list[NativeAnswer] = []
     question_quality: dict[str, Any] = {}
 
+    @pydantic.field_validator("question_quality")
+    @classmethod
+    def _grades_are_texts(cls, rated: dict[str, Any]) -> dict[str, Any]:
+        surrogate = rated.get("surrogate", {})
+        if not isinstance(surrogate, dict):
+            raise ValueError("surrogate is no object")
+        grades = rated.get("extraction_grade"), surrogate.get("grade")
+        if not all(isinstance(grade, str | None) for grade in grades):
+            raise ValueError("a grade is no text")
+        return rated
+
     def all_answers(self) -> Iterator[NativeAnswer]:
         """Answers and their sub-answers, each before what is below it."""
         yield from walk(self.answers)

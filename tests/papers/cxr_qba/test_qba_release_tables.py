@@ -107,6 +107,14 @@ def test_sizes_that_no_table_tells_are_counted(release, build):
     assert build().quality["warnings"]["images of which no table tells the size"] == 4
 
 
+def test_an_image_in_two_rows_costs_its_study(release, build):
+    row = "p19990001,s59990001,synthetic-0001,PA,,True,1200,1000,INCOMPLETE_LOCALIZATION\n"
+    change(release, "image", row, row * 2)
+    made = build()
+    assert made.quality["counts"]["duplicate_id"] == 1
+    assert {record.study_id for record in made.records} == {"s59990002"}
+
+
 def test_a_study_that_lacks_a_file(release, build):
     next(release.rglob("s59990001.scene_graph.json")).unlink()
     next(release.rglob("s59990002.qa.json")).unlink()
