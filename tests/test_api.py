@@ -201,7 +201,7 @@ def test_a_key_that_is_none_is_refused(monkeypatch):
     monkeypatch.chdir(ROOT)
     with pytest.raises(UserError, match="stepz"):
         cxrjax.train("configs/records_lora.py", "x", {"training.stepz": 1})
-    for source, found in (("nowhere", "not there; expected a folder"), (__file__, "no GGUF file")):
+    for source, found in (("nowhere", "not there; expected a folder"), (__file__, "not a GGUF")):
         with pytest.raises(UserError, match=found):
             cxrjax.load(source)
 

@@ -81,7 +81,7 @@ def kind_of(source: str | Path) -> Kind:
     if source.is_file():
         with reading(source), open_foreign(source) as file:
             if file.read(4) != b"GGUF":
-                raise UserError(f"{source}: no GGUF file; name the folder of a model")
+                raise UserError(f"{source}: not a GGUF file; name the folder of a model")
         return "gguf"
     if (source / MODEL_FILE).is_file():
         return "base"

@@ -94,7 +94,7 @@ def _wording(client):
 @pytest.mark.parametrize(
     ("requests", "digest"),
     [
-        (_refining, "ef81e821626a2d9e"),
+        (_refining, "0f039b8be380da00"),
         (_reading, "f910dc11be896cd8"),
         (_rating, "8728bf35353535ae"),
         (_judging, "69d9ac2776522f33"),
