@@ -184,7 +184,7 @@ def _yaml_names(text: str) -> Iterator[str]:
     found = lists_of(text)
     if "kpt_shape" in found:
         raise ForeignError("labels of poses (kpt_shape); expected boxes or outlines")
-    count, names = found.get("nc", [(None, "")])[0][1], found.get("names", ())
+    count, names = (found.get("nc") or [(None, "")])[0][1], found.get("names", ())
     if names and count.isdecimal() and count.strip("0") and count != str(len(names)):
         raise ForeignError(f"nc is {shown(count)}, and names has {len(names)}; correct one of them")
     for expected, (number, name) in enumerate(names):
